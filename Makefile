@@ -1,0 +1,55 @@
+# Every command there is. `make` alone prints this list.
+#
+# By default everything runs in .venv with the exact versions of requirements.lock.
+# PYTHON=python uses the caller's own environment instead, because people must
+# measure with *their* torch; nothing is installed then.
+
+VENV   := .venv
+STAMP  := $(VENV)/.installed
+ARGS   ?=
+SYSTEM_PYTHON ?= python3
+
+ifdef PYTHON
+  RUN   := $(PYTHON)
+  READY :=
+else
+  RUN   := $(VENV)/bin/python
+  READY := $(STAMP)
+endif
+
+.DEFAULT_GOAL := help
+.PHONY: help diagnose test bench lint report check clean
+
+help: ## print this list
+	@awk -F':.*## ' '/^[a-z_-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+	@echo '  ARGS="--size tiny" passes options on; PYTHON=python uses your own environment'
+
+$(STAMP): requirements.lock
+	@$(SYSTEM_PYTHON) -c 'import sys; v = sys.version_info; sys.exit(0 if v >= (3, 10) else "Python 3.10 or newer is needed, this is %d.%d; set SYSTEM_PYTHON=" % v[:2])'
+	$(SYSTEM_PYTHON) -m venv $(VENV)
+	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check --requirement requirements.lock
+	@touch $@
+
+diagnose: $(READY) ## measure this machine stage by stage and write reports/<label>/
+	$(RUN) -m diagnose run $(ARGS)
+
+test: lint ## lint, then every test
+	$(RUN) -m pytest tests $(ARGS)
+
+bench: $(READY) ## the stages as pytest-benchmark tests (JSON in .benchmarks/)
+	$(RUN) -m pytest bench --benchmark-autosave $(ARGS)
+
+lint: $(READY) ## ruff and mypy --strict
+	$(RUN) -m ruff check .
+	$(RUN) -m ruff format --check .
+	$(RUN) -m mypy
+
+report: $(READY) ## render every report again from its JSON (needs no torch)
+	$(RUN) -m diagnose report $(ARGS)
+
+check: $(READY) ## fail if a committed report is not what its JSON renders to
+	$(RUN) -m diagnose check $(ARGS)
+
+clean: ## remove the environment and every cache
+	rm -rf $(VENV) .cache .benchmarks .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,1 @@
+"""What is measured: the workloads and their data. Knows nothing of how it is measured."""

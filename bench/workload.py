@@ -1,0 +1,131 @@
+"""What is a job made of? The parts that let one ladder of stages measure any model.
+
+A workload names its parts; the stages put them together one at a time. A job of your own is
+a Python file with `WORKLOAD = Workload(...)`; bench/examples/my_job.py is one to start from.
+"""
+
+from __future__ import annotations
+
+import importlib
+import runpy
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import torch
+    from torch.utils.data import Dataset
+
+Batch = Any  # whatever your loss accepts: a tensor, or a tuple, list or dict of tensors
+
+# In the order in which --help lists them: from the pure encoder to the full model.
+BUILT_IN: Mapping[str, str] = {"bert": "bench.bert"}
+
+
+class WorkloadError(Exception):
+    """The workload or its data cannot be used; the message says why and what to do."""
+
+
+@dataclass(frozen=True)
+class Size:
+    """One scale of a job."""
+
+    batch_size: int
+    sequence_length: int | None = None
+    shape: Mapping[str, int] = field(default_factory=dict)  # layers, hidden, rows: yours to name
+
+
+@dataclass(frozen=True)
+class Network:
+    """Something that can be trained: how it is built, and how a batch becomes a loss."""
+
+    build: Callable[[Size], torch.nn.Module]
+    loss: Callable[[torch.nn.Module, Batch], torch.Tensor]
+    # Inference, where it is less than the loss (no labels, no criterion); else the loss is run.
+    forward: Callable[[torch.nn.Module, Batch], object] | None = None
+
+
+@dataclass(frozen=True)
+class DataSummary:
+    """What the real data are, for the report."""
+
+    description: str
+    sha256: str
+    sentences: int
+    rows: int
+    erroneous_rows: int
+    length_quantiles: Mapping[str, float]
+    padding_share: float
+
+
+@dataclass(frozen=True)
+class Workload:
+    """A job in parts. Only name, sizes, model and synthetic_batch are needed.
+
+    Without `datasets` the loader stages are skipped; without `backbone` the model itself is
+    what the early stages measure, and there is no separate full-model stage.
+    """
+
+    name: str
+    sizes: Mapping[str, Size]
+    model: Network
+    synthetic_batch: Callable[[Size, torch.device], Batch]  # already on the device
+    backbone: Network | None = None
+    # Ways to hold the data, by name ("mmap", "preload", or just "dataset"): the loader stage
+    # sweeps them. The path is the user's --data file, or None.
+    datasets: Mapping[str, Callable[[Size, Path | None], Dataset[Any]]] = field(
+        default_factory=dict
+    )
+    collate: Callable[[list[Any]], Batch] | None = None
+    describe_data: Callable[[Size, Path | None], DataSummary] | None = None
+    learning_rate: float = 5e-5
+    default_size_on_cpu: str = "small"
+    default_size_on_accelerator: str = "seed"
+
+    def size(self, name: str | None, device_type: str) -> tuple[str, Size]:
+        """The size asked for, else the one that suits the device, else the only one there is."""
+        if name is None:
+            name = (
+                self.default_size_on_cpu
+                if device_type == "cpu"
+                else self.default_size_on_accelerator
+            )
+            if name not in self.sizes:
+                name = next(iter(self.sizes))
+        if name not in self.sizes:
+            raise WorkloadError(
+                f"workload {self.name} has no size '{name}'; it has {', '.join(self.sizes)}"
+            )
+        return name, self.sizes[name]
+
+
+def load(name_or_path: str) -> Workload:
+    """A built-in workload by name, or the WORKLOAD of the user's own Python file."""
+    if name_or_path in BUILT_IN:
+        workload = importlib.import_module(BUILT_IN[name_or_path]).WORKLOAD
+        assert isinstance(workload, Workload)
+        return workload
+    path = Path(name_or_path)
+    if path.suffix != ".py":
+        raise WorkloadError(
+            f"no workload '{name_or_path}'; use {', '.join(BUILT_IN)} or the path of a .py file"
+        )
+    if not path.is_file():
+        raise WorkloadError(f"workload file {name_or_path} does not exist")
+    try:
+        names = runpy.run_path(str(path), run_name="workload")
+    # The file is the user's: whatever it raises is an answer for them, not a fault of ours.
+    except Exception as error:
+        raise WorkloadError(
+            f"workload file {name_or_path} cannot be imported: {type(error).__name__}: {error}"
+        ) from error
+    workload = names.get("WORKLOAD")
+    if not isinstance(workload, Workload):
+        raise WorkloadError(
+            f"workload file {name_or_path} defines no WORKLOAD = Workload(...); "
+            "bench/examples/my_job.py shows one"
+        )
+    if not workload.sizes:
+        raise WorkloadError(f"workload {workload.name} in {name_or_path} has no sizes")
+    return workload
