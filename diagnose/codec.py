@@ -7,7 +7,7 @@ import json
 import math
 import types
 from collections.abc import Mapping
-from functools import lru_cache
+from functools import cache
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 T = TypeVar("T")
@@ -37,8 +37,8 @@ def from_dict(kind: type[T], data: Any, path: str = "record") -> T:
     return kind(**values)
 
 
-@lru_cache(maxsize=None)
-def _hints(kind: type) -> dict[str, Any]:
+@cache
+def _hints(kind: Any) -> dict[str, Any]:
     return get_type_hints(kind)
 
 
@@ -60,7 +60,7 @@ def _convert(kind: Any, value: Any, path: str) -> Any:
             raise ValueError(f"{path}: expected an object, found {type(value).__name__}")
         item = get_args(kind)[1]
         return {key: _convert(item, each, f"{path}.{key}") for key, each in value.items()}
-    if dataclasses.is_dataclass(kind):
+    if isinstance(kind, type) and dataclasses.is_dataclass(kind):
         return from_dict(kind, value, path)
     return _convert_scalar(kind, value, path)
 

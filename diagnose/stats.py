@@ -10,7 +10,7 @@ import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
 
 CONFIDENCE = 0.95
 # Below six values no two-sided 95 % Wilcoxon interval exists (2 / 2**5 > 5 %).
@@ -51,7 +51,7 @@ def hodges_lehmann(values: Sequence[float], confidence: float = CONFIDENCE) -> I
     return Interval(statistics.median(means), means[rank - 1], means[-rank])
 
 
-@lru_cache(maxsize=None)
+@cache
 def wilcoxon_rank(count: int, confidence: float = CONFIDENCE) -> int:
     """The k of [w(k), w(M+1-k)]: how many Walsh averages lie outside on each side, plus one."""
     tail = (1 - confidence) / 2

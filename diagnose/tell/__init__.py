@@ -1,0 +1,1 @@
+"""The telling half: pure functions from records to conclusions, tables and figures. No torch."""
