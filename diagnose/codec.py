@@ -7,7 +7,6 @@ import json
 import math
 import types
 from collections.abc import Mapping
-from functools import cache
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 T = TypeVar("T")
@@ -27,7 +26,7 @@ def from_dict(kind: type[T], data: Any, path: str = "record") -> T:
     """Build `kind` from parsed JSON. Unknown keys are ignored: a newer minor writer is no error."""
     if not isinstance(data, dict):
         raise ValueError(f"{path}: expected an object, found {type(data).__name__}")
-    hints = _hints(kind)
+    hints = get_type_hints(kind)
     values = {}
     for spec in dataclasses.fields(kind):  # type: ignore[arg-type]
         if spec.name in data:
@@ -35,11 +34,6 @@ def from_dict(kind: type[T], data: Any, path: str = "record") -> T:
         elif spec.default is dataclasses.MISSING and spec.default_factory is dataclasses.MISSING:
             raise ValueError(f"{path}.{spec.name}: missing")
     return kind(**values)
-
-
-@cache
-def _hints(kind: Any) -> dict[str, Any]:
-    return get_type_hints(kind)
 
 
 def _convert(kind: Any, value: Any, path: str) -> Any:
