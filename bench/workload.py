@@ -7,10 +7,12 @@ a Python file with `WORKLOAD = Workload(...)`; bench/examples/my_job.py is one t
 from __future__ import annotations
 
 import importlib
-import runpy
+import importlib.util
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -114,13 +116,14 @@ def load(name_or_path: str) -> Workload:
     if not path.is_file():
         raise WorkloadError(f"workload file {name_or_path} does not exist")
     try:
-        names = runpy.run_path(str(path), run_name="workload")
+        module = _import(path.resolve())
     # The file is the user's: whatever it raises is an answer for them, not a fault of ours.
-    except Exception as error:
+    # A script that parses arguments or trains at import time may also call sys.exit.
+    except (Exception, SystemExit) as error:
         raise WorkloadError(
             f"workload file {name_or_path} cannot be imported: {type(error).__name__}: {error}"
         ) from error
-    workload = names.get("WORKLOAD")
+    workload = getattr(module, "WORKLOAD", None)
     if not isinstance(workload, Workload):
         raise WorkloadError(
             f"workload file {name_or_path} defines no WORKLOAD = Workload(...); "
@@ -129,3 +132,24 @@ def load(name_or_path: str) -> Workload:
     if not workload.sizes:
         raise WorkloadError(f"workload {workload.name} in {name_or_path} has no sizes")
     return workload
+
+
+def _import(path: Path) -> ModuleType:
+    """Run the file as a module that its neighbours and its own loader processes can find.
+
+    Where loader processes are not forked (macOS, Windows, Python 3.14), they import the user's
+    Dataset class by the name of its module; so the folder joins the search path, at the end,
+    where it hides nothing, and the module keeps the file's name unless that is taken.
+    """
+    if str(path.parent) not in sys.path:
+        sys.path.append(str(path.parent))
+    found = importlib.util.find_spec(path.stem) if path.stem.isidentifier() else None
+    ours = found is not None and Path(found.origin or "").resolve() == path
+    name = path.stem if ours else f"workload_{path.stem}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module

@@ -116,14 +116,19 @@ def percentile_bound(values: Sequence[float], share: float) -> float | None:
     The rule of MLPerf's LoadGen: allow t values above the bound where a binomial law says
     that t or fewer would be seen by chance in under 1 % of cases.
     """
-    ordered = sorted(values)
-    best = None
-    for above in range(1, len(ordered)):
-        chance = sum(
-            math.comb(len(ordered), x) * share ** (len(ordered) - x) * (1 - share) ** x
-            for x in range(above + 1)
+    ordered, count = sorted(values), len(values)
+    best, chance = None, 0.0
+    for above in range(count):
+        # In logarithms: the binomial coefficient of a few thousand steps is no float.
+        chance += math.exp(
+            math.lgamma(count + 1)
+            - math.lgamma(above + 1)
+            - math.lgamma(count - above + 1)
+            + (count - above) * math.log(share)
+            + above * math.log1p(-share)
         )
         if chance > 0.01:
             break
-        best = ordered[len(ordered) - above - 1]
+        if above > 0:
+            best = ordered[count - above - 1]
     return best

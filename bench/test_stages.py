@@ -1,0 +1,37 @@
+"""How long does each stage take, in pytest-benchmark's own format? `make bench`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any
+
+import pytest
+
+# In ladder order; on a device or workload that lacks one of them the case is skipped.
+CASES = (
+    ("ceilings", "matmul float32"),
+    ("ceilings", "memory copy"),
+    ("ceilings", "empty operation"),
+    ("inference", "inference"),
+    ("training", "training"),
+    ("precision", "mixed precision"),
+    *(
+        ("loader", f"{workers} workers, {storage}")
+        for storage in ("mmap", "preload")
+        for workers in (0, 2, 4, 8)
+    ),
+    ("real_data", "real data"),
+    ("full_model", "full model"),
+)
+
+
+@pytest.mark.parametrize(("stage", "name"), CASES)
+def test_stage(
+    stage: str,
+    name: str,
+    open_variant: Callable[[str, str], AbstractContextManager[Any]],
+    time_variant: Callable[[Any], None],
+) -> None:
+    with open_variant(stage, name) as variant:
+        time_variant(variant)

@@ -1,0 +1,105 @@
+"""What does one stage give? Its variants are primed, timed together, and recorded."""
+
+from __future__ import annotations
+
+import gc
+import importlib
+from collections.abc import Sequence
+
+from torch.utils.flop_counter import FlopCounterMode
+
+from diagnose.measure.clock import Progress, Timed, measure
+from diagnose.measure.device import Device
+from diagnose.measure.stages import Stage
+from diagnose.measure.stages.plan import Context, InvalidStage, Plan, SkipStage, Variant
+from diagnose.model import Measurement, Reading, StageResult, Timing
+
+# An energy counter moves in steps; a slot of twenty of its periods keeps the error of reading
+# it at a random phase near two percent a slot, and far below that over all slots.
+ENERGY_PERIODS_PER_SLOT = 20
+
+
+def run_stage(
+    stage: Stage,
+    context: Context,
+    *,
+    energy_period_seconds: float = 0.0,
+    progress: Progress = lambda name, slots, seconds: None,
+) -> StageResult:
+    """Measure one stage; skipping and invalidity are results, other exceptions are not."""
+    device, began = context.device, context.device.now()
+    # A smoke run has no slots to lengthen: its numbers mean nothing, its energy neither.
+    energy_slot = (
+        ENERGY_PERIODS_PER_SLOT * energy_period_seconds * bool(context.effort.slot_seconds)
+    )
+    try:
+        with importlib.import_module(stage.module).plan(context) as plan:
+            primed = [_prime(device, variant) for variant in plan.variants]
+            timings = measure(
+                [Timed(v.name, v.step, v.before_slot, v.after_slot) for v in plan.variants],
+                context.effort,
+                device,
+                seed=context.seed,
+                least_slot_seconds=energy_slot,
+                progress=progress,
+            )
+            return StageResult(
+                key=stage.key,
+                title=stage.title,
+                status="done",
+                measurements=_record(plan, primed, timings, device),
+                notes=tuple(plan.notes),
+                seconds=device.now() - began,
+            )
+    except SkipStage as skip:
+        return StageResult(stage.key, stage.title, "skipped", str(skip))
+    except InvalidStage as invalid:
+        return StageResult(
+            stage.key, stage.title, "invalid", str(invalid), seconds=device.now() - began
+        )
+
+
+def _prime(device: Device, variant: Variant) -> tuple[Reading, Reading]:
+    """FLOPs and peak memory of one step, apart from the timing: counting slows a step down.
+
+    The second step counts, because the first creates the optimiser's state.
+    """
+    variant.before_slot()
+    variant.step()
+    gc.collect()
+    device.synchronize()
+    device.reset_peak()
+    if variant.flops_per_step is not None:
+        variant.step()
+        flops = variant.flops_per_step
+    else:
+        with FlopCounterMode(display=False) as counter:
+            variant.step()
+        total = counter.get_total_flops()
+        flops = Reading(float(total)) if total else Reading(None, "no counted operator ran")
+    device.synchronize()
+    variant.after_slot()
+    return flops, device.peak_bytes()
+
+
+def _record(
+    plan: Plan,
+    primed: Sequence[tuple[Reading, Reading]],
+    timings: Sequence[Timing],
+    device: Device,
+) -> tuple[Measurement, ...]:
+    reason = "the stage ran on the CPU, which has no NVML" if device.is_cpu else "not sampled"
+    return tuple(
+        Measurement(
+            name=variant.name,
+            role=variant.role,
+            settings=variant.settings,
+            timing=timing,
+            samples_per_step=variant.samples_per_step,
+            flops_per_step=flops,
+            bytes_per_step=variant.bytes_per_step,
+            peak_bytes=peak,
+            gpus_reason=reason,
+        )
+        for variant, (flops, peak), timing in zip(plan.variants, primed, timings, strict=True)
+    )

@@ -1,0 +1,34 @@
+"""Which stages are there? Each adds one part of the job to the one before.
+
+No torch here: the command line lists the stages without loading it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A rung of the ladder. Its module offers `plan(context)`."""
+
+    key: str
+    title: str
+    adds: str  # what this stage has that the one before had not
+
+    @property
+    def module(self) -> str:
+        return f"{__name__}.{self.key}"
+
+
+# The order is the diagnosis: first what the device can do at all, then the job, one part at
+# a time, so that the first stage that disappoints names the part to blame.
+STAGES = (
+    Stage("ceilings", "Ceilings of this device", "nothing: what the device can do at best"),
+    Stage("inference", "Pure inference", "the forward pass, on one batch kept on the device"),
+    Stage("training", "Training", "the backward pass and AdamW"),
+    Stage("precision", "Mixed precision", "autocast, and loss scaling where it is needed"),
+    Stage("loader", "DataLoader alone", "nothing: batches are loaded and dropped"),
+    Stage("real_data", "Real data + training", "the DataLoader and the copy to the device"),
+    Stage("full_model", "Full model, real data", "all that the model has around its backbone"),
+)

@@ -1,0 +1,100 @@
+"""What can this device do at best? Arithmetic, memory, launches, and the copy to it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+
+from diagnose.measure.device import Device
+from diagnose.measure.stages.plan import NO_ARITHMETIC, Context, Plan, Variant
+from diagnose.measure.stages.precision import PROBE_SIDE, matmul_seconds, operands
+from diagnose.model import Reading
+
+# Sides whose three matrices outgrow the caches that would flatter a smaller product.
+MATMUL_SIDE_CPU = 1024
+MATMUL_SIDE_ACCELERATOR = 8192
+# Far more than any last-level cache.
+COPY_BYTES = 256 * 2**20
+OPERATIONS_PER_STEP = 1000
+# No product may take longer: a device without a fast path gets the small probe instead.
+LONGEST_MATMUL_SECONDS = 0.2
+DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+
+
+def matmul_variant(device: Device, dtype: torch.dtype, *, tf32: bool = False) -> Variant:
+    """A large square product in the layout that this device multiplies fastest."""
+    seconds = matmul_seconds(device, dtype)
+    layout = min(seconds, key=lambda each: seconds[each])
+    side = MATMUL_SIDE_CPU if device.is_cpu else MATMUL_SIDE_ACCELERATOR
+    if seconds[layout] * (side / PROBE_SIDE) ** 3 > LONGEST_MATMUL_SECONDS:
+        side = PROBE_SIDE
+    matrices = [torch.randn(side, side, device=device.torch).to(dtype) for _ in range(2)]
+    left, right = operands(*matrices)[layout]
+    out = torch.empty_like(left)
+    name = "tf32" if tf32 else str(dtype).removeprefix("torch.")
+    return Variant(
+        name=f"matmul {name}",
+        step=lambda: torch.mm(left, right, out=out),
+        settings={"ceiling": "matmul", "dtype": name, "side": side, "layout": layout},
+        flops_per_step=Reading(2.0 * side**3),
+        before_slot=lambda: torch.set_float32_matmul_precision("high" if tf32 else "highest"),
+        after_slot=lambda: torch.set_float32_matmul_precision("highest"),
+    )
+
+
+def memory_variant(device: Device) -> Variant:
+    source = torch.ones(COPY_BYTES // 4, device=device.torch)
+    target = torch.empty_like(source)
+    return Variant(
+        name="memory copy",
+        step=lambda: target.copy_(source),
+        settings={"ceiling": "memory", "dtype": "float32"},
+        flops_per_step=NO_ARITHMETIC,
+        bytes_per_step=Reading(2.0 * source.nbytes),  # read once, written once
+    )
+
+
+def launch_variant(device: Device) -> Variant:
+    element = torch.zeros(1, device=device.torch)
+
+    def launch() -> None:
+        for _ in range(OPERATIONS_PER_STEP):
+            element.add_(1)
+
+    return Variant(
+        name="empty operation",
+        step=launch,
+        settings={"ceiling": "launch", "operations_per_step": OPERATIONS_PER_STEP},
+        flops_per_step=NO_ARITHMETIC,
+    )
+
+
+def copy_variant(device: Device, *, pinned: bool) -> Variant:
+    source = torch.ones(COPY_BYTES // 4)
+    if pinned:
+        source = source.pin_memory()
+    target = torch.empty(source.shape, device=device.torch)
+    return Variant(
+        name=f"host to device copy, {'pinned' if pinned else 'pageable'}",
+        step=lambda: target.copy_(source, non_blocking=pinned),
+        settings={"ceiling": "copy", "pinned": pinned},
+        flops_per_step=NO_ARITHMETIC,
+        bytes_per_step=Reading(float(source.nbytes)),
+    )
+
+
+@contextmanager
+def plan(context: Context) -> Iterator[Plan]:
+    device = context.device
+    variants = [matmul_variant(device, dtype) for dtype in DTYPES]
+    if device.kind == "cuda":
+        variants.append(matmul_variant(device, torch.float32, tf32=True))
+    variants += [memory_variant(device), launch_variant(device)]
+    notes = []
+    if device.is_cpu:
+        notes.append("host to device copy: not applicable, the device is the host")
+    else:
+        variants += [copy_variant(device, pinned=pinned) for pinned in (True, False)]
+    yield Plan(variants, notes)

@@ -1,0 +1,25 @@
+"""How fast is the forward pass alone, with nothing to wait for?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from diagnose.measure.stages.plan import Context, Plan, Variant
+from diagnose.measure.stages.steps import FULL_PRECISION, InferenceStep
+
+
+def inference_variant(context: Context) -> Variant:
+    step = InferenceStep(context)
+    return Variant(
+        name="inference",
+        step=step,
+        settings=context.settings(FULL_PRECISION),
+        samples_per_step=context.size.batch_size,
+        before_slot=step.prepare,
+    )
+
+
+@contextmanager
+def plan(context: Context) -> Iterator[Plan]:
+    yield Plan([inference_variant(context)])

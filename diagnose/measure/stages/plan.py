@@ -1,0 +1,96 @@
+"""What does a stage run? The variants it times, and the context that they are built from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+
+from bench.workload import Network, Size, Workload
+from diagnose.measure.clock import Effort
+from diagnose.measure.device import Device
+from diagnose.model import Reading, Setting, StageResult
+
+
+class SkipStage(Exception):
+    """This stage does not apply here; the message says why."""
+
+
+class InvalidStage(Exception):
+    """What was measured is worthless; the message says why."""
+
+
+def _nothing() -> None:
+    pass
+
+
+NO_ARITHMETIC = Reading(None, "this step does no arithmetic on the device")
+NOT_COUNTED = Reading(None, "not counted for this step")
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One thing to time, with what is known about a step of it."""
+
+    name: str
+    step: Callable[[], object]
+    settings: Mapping[str, Setting]
+    role: Literal["result", "reference"] = "result"
+    samples_per_step: int | None = None
+    # None: count the FLOPs of one step by watching its operators.
+    flops_per_step: Reading | None = None
+    bytes_per_step: Reading = NOT_COUNTED
+    before_slot: Callable[[], object] = _nothing
+    after_slot: Callable[[], object] = _nothing
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The variants of one stage, timed together in interleaved blocks."""
+
+    variants: Sequence[Variant]
+    notes: Sequence[str] = ()
+
+
+@dataclass
+class Context:
+    """Everything a stage may need. The networks are built once and shared by the stages."""
+
+    device: Device
+    workload: Workload
+    size_name: str
+    size: Size
+    effort: Effort
+    seed: int
+    data: Path | None = None
+    earlier: Mapping[str, StageResult] = field(default_factory=dict)
+    _built: dict[int, tuple[torch.nn.Module, torch.optim.Optimizer]] = field(default_factory=dict)
+    _datasets: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def backbone(self) -> Network:
+        return self.workload.backbone or self.workload.model
+
+    def build(self, network: Network) -> tuple[torch.nn.Module, torch.optim.Optimizer]:
+        if id(network) not in self._built:
+            torch.manual_seed(self.seed)
+            model = network.build(self.size).to(self.device.torch)
+            optimizer = torch.optim.AdamW(model.parameters(), lr=self.workload.learning_rate)
+            self._built[id(network)] = model, optimizer
+        return self._built[id(network)]
+
+    def dataset(self, storage: str) -> Any:
+        if storage not in self._datasets:
+            self._datasets[storage] = self.workload.datasets[storage](self.size, self.data)
+        return self._datasets[storage]
+
+    def settings(self, dtype: str, **more: Setting) -> dict[str, Setting]:
+        return {
+            "batch_size": self.size.batch_size,
+            "sequence_length": self.size.sequence_length,
+            "dtype": dtype,
+            **more,
+        }

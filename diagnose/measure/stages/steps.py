@@ -1,0 +1,114 @@
+"""What is one step? Inference and training steps, in full and mixed precision."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+
+from bench.workload import Batch, Network
+from diagnose.measure.device import Device
+from diagnose.measure.stages.plan import Context, InvalidStage
+
+FULL_PRECISION = "float32"
+
+
+def to_device(batch: Batch, device: torch.device, *, non_blocking: bool = False) -> Batch:
+    """Move every tensor of a nested batch; leave the rest as it is."""
+    if isinstance(batch, torch.Tensor):
+        return batch.to(device, non_blocking=non_blocking)
+    if isinstance(batch, dict):
+        return {k: to_device(v, device, non_blocking=non_blocking) for k, v in batch.items()}
+    if isinstance(batch, tuple) and hasattr(batch, "_fields"):
+        return type(batch)(*(to_device(v, device, non_blocking=non_blocking) for v in batch))
+    if isinstance(batch, (list, tuple)):
+        return type(batch)(to_device(v, device, non_blocking=non_blocking) for v in batch)
+    return batch
+
+
+class InferenceStep:
+    """The forward pass without gradients, on one batch that never leaves the device."""
+
+    def __init__(self, context: Context) -> None:
+        self._network = context.backbone
+        self._model, _ = context.build(self._network)
+        self._batch = context.workload.synthetic_batch(context.size, context.device.torch)
+
+    def prepare(self) -> None:
+        self._model.eval()
+
+    def __call__(self) -> None:
+        forward = self._network.forward or self._network.loss
+        with torch.no_grad():
+            forward(self._model, self._batch)
+
+
+class TrainingStep:
+    """Forward, backward, optimiser step: what one iteration of the job does."""
+
+    def __init__(
+        self,
+        context: Context,
+        network: Network,
+        next_batch: Callable[[], Batch],
+        *,
+        mixed: bool = False,
+    ) -> None:
+        self._network = network
+        self._model, self._optimizer = context.build(network)
+        self._next_batch = next_batch
+        self._device = context.device
+        self._mixed = mixed
+        self._scaler = loss_scaler(context.device) if mixed else None
+        self._loss: torch.Tensor | None = None
+        self._steps = 0
+
+    @property
+    def dtype(self) -> str:
+        return precision_name(self._device) if self._mixed else FULL_PRECISION
+
+    def prepare(self) -> None:
+        self._model.train()
+
+    def __call__(self) -> None:
+        batch = self._next_batch()
+        with self._autocast():
+            loss = self._network.loss(self._model, batch)
+        if self._scaler is None:
+            loss.backward()  # type: ignore[no-untyped-call]
+            self._optimizer.step()
+        else:
+            self._scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
+            self._scaler.step(self._optimizer)
+            self._scaler.update()
+        self._optimizer.zero_grad()
+        self._loss = loss.detach()
+        self._steps += 1
+
+    def check(self) -> None:
+        """Between slots, where a synchronisation costs nothing: is the loss still a number?"""
+        if self._loss is not None and not bool(torch.isfinite(self._loss).all()):
+            raise InvalidStage(
+                f"the loss is {float(self._loss):g} after {self._steps} steps; "
+                "a step whose loss is not finite does not do the job's work"
+            )
+
+    def _autocast(self) -> AbstractContextManager[Any]:
+        if not self._mixed:
+            return nullcontext()
+        return torch.autocast(self._device.kind, dtype=self._device.low_precision)
+
+
+def loss_scaler(device: Device) -> torch.amp.GradScaler | None:
+    """Only float16 needs one: bfloat16 has the exponent range of float32."""
+    if device.low_precision is torch.float16:
+        return torch.amp.GradScaler(device.kind)
+    return None
+
+
+def precision_name(device: Device) -> str:
+    name = str(device.low_precision).removeprefix("torch.")
+    scaled = " + GradScaler" if device.low_precision is torch.float16 else ""
+    return f"{name} autocast{scaled}"

@@ -1,0 +1,100 @@
+"""How does text from anywhere become Markdown that cannot escape its place?
+
+Model names, error messages and environment values come from outside. A report is pasted into
+issues, so none of them may open a tag, a link, a new cell or a mention.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Iterable, Sequence
+from typing import Literal
+
+Align = Literal["left", "right"]
+
+# Text longer than this is an error dump; its beginning says what happened.
+LONGEST_TEXT = 1000
+
+_ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])")
+_SPECIAL = re.compile(r"([\\`*_\[\]|~$])")
+_ENTITIES = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;"})
+# Renderers that turn bare addresses and @names into links read the source text.
+_AUTOLINK = re.compile(r"(?<=[a-z]):(?=//)|(?<=www)\.", re.IGNORECASE)
+_MENTION = re.compile(r"@(?=\w)")
+# A numeric interval followed by nothing that could make it a link reads better unescaped.
+_INTERVAL = re.compile(r"\\\[(-?[\d.]+, -?[\d.]+)\\\](?![(\[:\\])")
+_SUPERSCRIPT = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
+
+
+class Markup(str):
+    """Text that is Markdown already; everything else is escaped on its way into a table."""
+
+    __slots__ = ()
+
+
+def clean(text: str) -> str:
+    """One line without terminal codes, control, bidirectional or unpaired characters."""
+    text = _ANSI.sub("", text)
+    kept = []
+    for character in text:
+        category = unicodedata.category(character)
+        if character.isspace() or category in ("Zl", "Zp"):
+            kept.append(" ")
+        elif category not in ("Cc", "Cf", "Cs", "Co"):
+            kept.append(character)
+    line = " ".join("".join(kept).split())
+    return line if len(line) <= LONGEST_TEXT else line[: LONGEST_TEXT - 1] + "…"
+
+
+def escape(text: str) -> Markup:
+    """Safe inside a table cell, a list item or a paragraph."""
+    text = _SPECIAL.sub(r"\\\1", clean(text)).translate(_ENTITIES)
+    text = _AUTOLINK.sub(lambda found: f"&#{ord(found.group())};", text)
+    return Markup(_MENTION.sub("@&#8203;", text))
+
+
+def prose(text: str) -> Markup:
+    """Like escape, but intervals such as [188.9, 191.7] keep their plain brackets."""
+    return Markup(_INTERVAL.sub(r"[\1]", escape(text)))
+
+
+def table(
+    headers: Sequence[str], rows: Iterable[Sequence[str]], align: Sequence[Align] | None = None
+) -> str:
+    """A pipe table. The first column is left-aligned and the others right, unless told."""
+    align = align or ["left", *["right"] * (len(headers) - 1)]  # type: ignore[list-item]
+    if len(align) != len(headers):
+        raise ValueError(f"{len(headers)} headers but {len(align)} alignments")
+    lines = [_line(headers), "|" + "|".join(" --: " if a == "right" else " :-- " for a in align)]
+    lines[1] += "|"
+    for row in rows:
+        if len(row) != len(headers):
+            raise ValueError(f"{len(headers)} headers but {len(row)} cells: {row[0]}")
+        lines.append(_line(row))
+    return "\n".join(lines)
+
+
+def _line(cells: Sequence[str]) -> str:
+    texts = (cell if isinstance(cell, Markup) else prose(cell) for cell in cells)
+    return "| " + " | ".join(text or " " for text in texts) + " |"
+
+
+class Footnotes:
+    """The reasons for the empty cells of one table, numbered in order of appearance."""
+
+    def __init__(self) -> None:
+        self._reasons: list[str] = []
+
+    def missing(self, reason: str) -> Markup:
+        reason = clean(reason) or "no reason was recorded"
+        if reason not in self._reasons:
+            self._reasons.append(reason)
+        number = str(self._reasons.index(reason) + 1).translate(_SUPERSCRIPT)
+        return Markup(f"–{number}")
+
+    def lines(self) -> list[str]:
+        return [
+            f"- {str(number).translate(_SUPERSCRIPT)} {prose(reason)}"
+            for number, reason in enumerate(self._reasons, 1)
+        ]

@@ -1,0 +1,128 @@
+"""The whole path on a device that is not the CPU: fake GPU, NVML stub, real program."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cli import FAULTY, Outcome, diagnose, read_record, reason, statuses
+
+# Device number 0 of the stub, which NVML counts last: found by UUID or not at all.
+UUID = "0abc0000-1111-2222-3333-000000000000"
+DRAWS_WATTS = (100.0, 300.0)
+
+
+def run_on_fake(reports: Path, environment: Mapping[str, str], *stages: str) -> Outcome:
+    return diagnose(
+        "run", "--workload", FAULTY, "--device", "fakegpu", "--smoke", "--reports", reports,
+        "--label", "fake", "--stages", *(stages or ("inference",)),
+        **environment,
+    )  # fmt: skip
+
+
+@pytest.fixture
+def stubbed(fakegpu_env: dict[str, str], nvml_stub: dict[str, str]) -> dict[str, str]:
+    return {**fakegpu_env, **nvml_stub, "FAKEGPU_UUID": UUID}
+
+
+def use_of(reports: Path, stage: str = "inference") -> dict[str, Any]:
+    record = read_record(reports, "fake")
+    found = next(each for each in record["stages"] if each["key"] == stage)
+    (use,) = found["measurements"][0]["gpus"]
+    assert isinstance(use, dict)
+    return use
+
+
+def test_every_stage_runs_on_an_accelerator(tmp_path: Path, fakegpu_env: dict[str, str]) -> None:
+    ladder = ("ceilings", "inference", "training", "precision", "loader", "real_data")
+    outcome = run_on_fake(tmp_path, fakegpu_env, *ladder)
+    assert outcome.code == 0, outcome.err
+    record = read_record(tmp_path, "fake")
+    assert set(statuses(record).values()) == {"done"}
+    ceilings, *_, loader, real_data = record["stages"]
+    copies = [m for m in ceilings["measurements"] if m["settings"]["ceiling"] == "copy"]
+    assert [m["settings"]["pinned"] for m in copies] == [True, False]
+    assert all(m["settings"]["pin_memory"] for m in loader["measurements"])
+    peak = real_data["measurements"][0]["peak_bytes"]["value"]
+    assert 0 < peak < 1e6, "the allocator's bytes, not the process's"
+
+
+def test_the_sampled_gpu_is_the_one_that_was_measured(
+    tmp_path: Path, stubbed: dict[str, str]
+) -> None:
+    assert run_on_fake(tmp_path, stubbed).code == 0
+    record = read_record(tmp_path, "fake")
+    (gpu,) = record["machine"]["gpus"]
+    assert gpu["nvml_index"]["value"] == 1, "the stub's order is not torch's"
+    assert UUID not in (tmp_path / "fake" / "run.json").read_text()
+    use = use_of(tmp_path)
+    low, high = DRAWS_WATTS
+    assert low <= use["idle_watts"]["value"] <= high, "number 1 would draw twice as much"
+    assert use["power_limit_watts"]["value"] > 0
+    assert record["stages"][0]["power"][0]["watts"]
+
+
+def test_results_of_a_fake_device_never_pass_the_check(
+    tmp_path: Path, fakegpu_env: dict[str, str]
+) -> None:
+    assert run_on_fake(tmp_path, fakegpu_env).code == 0
+    assert read_record(tmp_path, "fake")["source"] == "fake device"
+    assert "This is no result" in (tmp_path / "fake" / "report.md").read_text()
+    outcome = diagnose("check", "--reports", tmp_path)
+    assert outcome.code == 1
+    assert "fake device" in outcome.err
+
+
+@pytest.mark.parametrize(
+    ("failure", "sentence"),
+    [
+        ({"STUB_NVML_FAIL": "nvmlInitWithFlags=18"}, "driver was updated"),
+        ({"STUB_NVML_FAIL": "nvmlInitWithFlags=9"}, "driver is not loaded"),
+    ],
+)
+def test_without_nvml_the_run_goes_on(
+    failure: dict[str, str], sentence: str, tmp_path: Path, stubbed: dict[str, str]
+) -> None:
+    assert run_on_fake(tmp_path, {**stubbed, **failure}).code == 0
+    record = read_record(tmp_path, "fake")
+    assert sentence in record["machine"]["nvml"]["reason"]
+    assert sentence in use_of(tmp_path)["watts"]["reason"]
+    assert sentence in (tmp_path / "fake" / "report.md").read_text()
+
+
+def test_a_missing_nvml_library_is_named(tmp_path: Path, fakegpu_env: dict[str, str]) -> None:
+    assert run_on_fake(tmp_path, fakegpu_env).code == 0
+    assert "libnvidia-ml.so.1" in use_of(tmp_path)["watts"]["reason"]
+
+
+def test_a_forbidden_question_leaves_the_others(tmp_path: Path, stubbed: dict[str, str]) -> None:
+    forbidden = {"STUB_NVML_FAIL": "nvmlDeviceGetUtilizationRates=4"}
+    assert run_on_fake(tmp_path, {**stubbed, **forbidden}).code == 0
+    use = use_of(tmp_path)
+    assert use["utilization"]["value"] is None
+    assert "may not read it" in use["utilization"]["reason"]
+    assert use["power_limit_watts"]["value"] > 0
+
+
+def test_a_gpu_lost_in_the_middle_costs_only_its_samples(
+    tmp_path: Path, stubbed: dict[str, str]
+) -> None:
+    lost = {"STUB_NVML_FAIL_AFTER": "nvmlDeviceGetFieldValues=15@20"}
+    assert run_on_fake(tmp_path, {**stubbed, **lost}, "inference", "training").code == 0
+    record = read_record(tmp_path, "fake")
+    assert set(statuses(record).values()) == {"done"}
+    assert "fallen off the bus" in use_of(tmp_path, "training")["joules"]["reason"]
+
+
+def test_an_exhausted_device_fails_its_stage_and_the_next_is_fine(
+    tmp_path: Path, fakegpu_env: dict[str, str]
+) -> None:
+    small = {"FAKEGPU_LIMIT_BYTES": str(300 * 2**20)}
+    outcome = run_on_fake(tmp_path, {**fakegpu_env, **small}, "ceilings", "inference")
+    assert outcome.code == 3
+    record = read_record(tmp_path, "fake")
+    assert statuses(record) == {"ceilings": "failed", "inference": "done"}
+    assert reason(record, "ceilings").startswith("out of memory: ")

@@ -1,0 +1,181 @@
+"""What a run survives. Each test really does the thing: kill, stop, exhaust, fill, crash."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.cli import (
+    FAULTY,
+    Outcome,
+    command,
+    diagnose,
+    launch,
+    read_record,
+    reason,
+    statuses,
+)
+
+LADDER = ("inference", "training", "loader")
+
+
+def run_faulty(
+    reports: Path, fault: str, *arguments: object, stages: tuple[str, ...] = LADDER
+) -> Outcome:
+    return diagnose(
+        "run", "--workload", FAULTY, "--smoke", "--reports", reports, "--label", "faulty",
+        "--stages", *stages, *arguments, FAULT=fault,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("fault", "status", "sentence"),
+    [
+        ("kill", "failed", "the measuring process was killed by SIGKILL"),
+        ("raise", "failed", "KeyError: 'no such column' (faulty.py:"),
+        ("memory", "failed", "out of memory: "),
+        ("nan", "invalid", "the loss is nan after"),
+    ],
+)
+def test_a_broken_stage_says_why_and_the_others_still_run(
+    fault: str, status: str, sentence: str, tmp_path: Path
+) -> None:
+    outcome = run_faulty(tmp_path, fault)
+    assert outcome.code == 3
+    assert outcome.complaint.startswith(f"stage training {status}: ")
+    assert sentence in outcome.complaint
+    record = read_record(tmp_path, "faulty")
+    assert statuses(record) == {"inference": "done", "training": status, "loader": "done"}
+    assert sentence in reason(record, "training")
+    assert (tmp_path / "faulty" / "report.md").exists()
+
+
+def test_a_stopped_process_is_killed_at_the_deadline(tmp_path: Path) -> None:
+    outcome = run_faulty(tmp_path, "stop", "--timeout", 20)
+    assert outcome.code == 3
+    record = read_record(tmp_path, "faulty")
+    assert statuses(record) == {"inference": "done", "training": "hung", "loader": "done"}
+    assert reason(record, "training") == "no result after 20 s; the measuring process was killed"
+
+
+def test_what_a_workload_prints_is_not_taken_for_an_answer(tmp_path: Path) -> None:
+    outcome = run_faulty(tmp_path, "print")
+    assert outcome.code == 0
+    assert set(statuses(read_record(tmp_path, "faulty")).values()) == {"done"}
+
+
+def test_a_crashing_loader_worker_ends_its_stage_only(tmp_path: Path) -> None:
+    outcome = run_faulty(tmp_path, "loader", stages=("loader", "inference"))
+    assert outcome.code == 3
+    record = read_record(tmp_path, "faulty")
+    assert statuses(record) == {"inference": "done", "loader": "failed"}
+    assert "DataLoader worker" in reason(record, "loader")
+    assert "killed" in reason(record, "loader") or "exited" in reason(record, "loader")
+
+
+def test_a_dataset_smaller_than_a_batch_skips_the_stage(tmp_path: Path) -> None:
+    outcome = run_faulty(tmp_path, "few", stages=("inference", "loader"))
+    assert outcome.code == 0
+    record = read_record(tmp_path, "faulty")
+    assert statuses(record) == {"inference": "done", "loader": "skipped"}
+    assert reason(record, "loader") == "the dataset has 1 rows, fewer than one batch of 4"
+
+
+def private_mount(target: Path | str, size: str) -> tuple[str, ...]:
+    """A command prefix that runs the rest with a tiny tmpfs of its own, or a skip."""
+    probe = ["unshare", "-m", "mount", "-t", "tmpfs", "tmpfs", "/mnt"]
+    if not shutil.which("unshare") or subprocess.run(probe, capture_output=True).returncode:
+        pytest.skip("mounting a tmpfs needs root and mount namespaces")
+    script = f'mount -t tmpfs -o size={size} tmpfs "{target}" && exec "$@"'
+    return ("unshare", "-m", "sh", "-c", script, "sh")
+
+
+def test_a_small_shared_memory_leaves_the_big_configurations_out(tmp_path: Path) -> None:
+    words = command(
+        "run", "--workload", FAULTY, "--smoke", "--reports", tmp_path, "--label", "faulty",
+        "--stages", "loader",
+    )  # fmt: skip
+    outcome = launch([*private_mount("/dev/shm", "48m"), *words], {"FAULT": "shm"})
+    assert outcome.code == 0, outcome.err
+    (stage,) = read_record(tmp_path, "faulty")["stages"]
+    # a batch is 4 MiB; 2 x workers x prefetch 2 of them are 34 MB, 67 MB and 134 MB
+    assert [m["settings"]["workers"] for m in stage["measurements"]] == [0, 2]
+    left_out = [note for note in stage["notes"] if "/dev/shm has" in note]
+    assert [note.split(" workers")[0] for note in left_out] == ["4", "8"]
+
+
+def test_a_full_disk_keeps_the_old_file_and_prints_the_new(tmp_path: Path) -> None:
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    fill = "import sys; open(sys.argv[1] + '/ballast', 'wb').write(bytes(60 * 1024))"
+    prefix = private_mount(disk, "64k")
+    script = prefix[4].replace('exec "$@"', f'python3 -c "{fill}" "{disk}" && exec "$@"')
+    words = command(
+        "run", "--workload", FAULTY, "--smoke", "--reports", disk, "--label", "full",
+        "--stages", "inference",
+    )  # fmt: skip
+    outcome = launch([*prefix[:4], script, "sh", *words], {})
+    assert outcome.code == 3
+    assert "the disk is full" in outcome.err.splitlines()[-1]
+    rescued = json.loads(outcome.err[outcome.err.index("{") : outcome.err.rindex("}") + 1])
+    assert statuses(rescued) == {"inference": "done"}
+
+
+def test_a_damaged_earlier_result_is_put_aside(tmp_path: Path) -> None:
+    directory = tmp_path / "faulty"
+    directory.mkdir()
+    (directory / "run.json").write_text('{"schema": 1, "label": "fau')
+    outcome = run_faulty(tmp_path, "", stages=("inference",))
+    assert outcome.code == 0
+    assert "is not valid JSON" in outcome.complaint
+    assert (directory / "run.json.corrupt").read_text() == '{"schema": 1, "label": "fau'
+    assert statuses(read_record(tmp_path, "faulty")) == {"inference": "done"}
+
+
+@pytest.mark.parametrize(("schema", "word"), [(0, "older"), (99, "newer")])
+def test_another_schema_is_refused_when_rendering(schema: int, word: str, tmp_path: Path) -> None:
+    run_faulty(tmp_path, "", stages=("inference",))
+    path = tmp_path / "faulty" / "run.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "schema": schema}))
+    for verb, code in (("report", 3), ("check", 1)):
+        outcome = diagnose(verb, "--reports", tmp_path)
+        assert outcome.code == code
+        assert word in outcome.err
+
+
+def test_a_finished_run_is_kept_when_a_new_one_begins(tmp_path: Path) -> None:
+    run_faulty(tmp_path, "", stages=("inference",))
+    first = (tmp_path / "faulty" / "run.json").read_bytes()
+    run_faulty(tmp_path, "", stages=("training",))
+    assert (tmp_path / "faulty" / "run.previous.json").read_bytes() == first
+    assert statuses(read_record(tmp_path, "faulty")) == {"training": "done"}
+
+
+def test_a_gate_fails_on_findings_and_on_what_cannot_be_decided(tmp_path: Path) -> None:
+    outcome = run_faulty(tmp_path, "", "--fail-on", "warning", "--json")
+    summary = json.loads(outcome.out)
+    doubtful = [
+        finding
+        for finding in summary["findings"]
+        if finding["severity"] != "info" or finding["verdict"] == "cannot tell"
+    ]
+    assert outcome.code == (1 if doubtful else 0)
+    assert summary["stages"] == dict.fromkeys(LADDER, "done")
+
+
+def test_no_path_or_name_of_the_machine_enters_the_report(tmp_path: Path) -> None:
+    outcome = diagnose(
+        "run", "--workload", FAULTY, "--smoke", "--reports", tmp_path, "--label", "faulty",
+        "--stages", "inference", "training", FAULT="raise",
+        SECRET_TOKEN="hunter2hunter2", NCCL_COMM_ID="10.1.2.3:4567",
+    )  # fmt: skip
+    assert outcome.code == 3
+    written = "".join(p.read_text() for p in (tmp_path / "faulty").iterdir() if p.is_file())
+    names = ["hunter2", "10.1.2.3", os.uname().nodename, str(Path.home()), str(tmp_path)]
+    assert [name for name in names if re.search(rf"\b{re.escape(name)}\b", written)] == []

@@ -1,0 +1,118 @@
+"""Ctrl-C at any moment: exit code 130, nothing half written, nobody left behind; then resume."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import time
+import uuid
+from pathlib import Path
+
+import pytest
+
+from tests.cli import FAULTY, ROOT, command, diagnose, environment, processes_with, statuses
+
+ARGUMENTS = ("run", "--workload", FAULTY, "--smoke", "--label", "cut", "--stages")
+
+
+def start(reports: Path, token: str, *stages: str, fault: str = "") -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        command(*ARGUMENTS, *stages, "--reports", reports),
+        cwd=ROOT,
+        env=environment({"FAULT": fault, "RUN_TOKEN": token}),
+        stderr=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+
+
+def wait_for(path: Path, seconds: float = 60) -> None:
+    deadline = time.monotonic() + seconds
+    while not path.exists():
+        assert time.monotonic() < deadline, f"{path} did not appear"
+        time.sleep(0.05)
+
+
+def assert_nobody_left(token: str) -> None:
+    deadline = time.monotonic() + 10
+    while processes_with(token) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert processes_with(token) == []
+
+
+@pytest.mark.parametrize("kind", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_run_keeps_its_stages_and_resumes(
+    kind: signal.Signals, tmp_path: Path
+) -> None:
+    token = uuid.uuid4().hex
+    process = start(tmp_path, token, "inference", "training", "loader", fault="sleep")
+    wait_for(tmp_path / "cut" / "run.json")  # inference is saved, training sleeps
+    process.send_signal(kind)
+    _, err = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert "Traceback" not in err
+    assert "1 of 3 stages are in" in err
+    assert_nobody_left(token)
+
+    path = tmp_path / "cut" / "run.json"
+    before = json.loads(path.read_text())
+    assert statuses(before) == {"inference": "done"}
+    assert before["complete"] is False
+    assert (tmp_path / "cut" / "report.md").exists()
+
+    outcome = diagnose(
+        *ARGUMENTS, "inference", "training", "loader", "--reports", tmp_path, "--resume"
+    )
+    assert outcome.code == 0
+    after = json.loads(path.read_text())
+    assert statuses(after) == dict.fromkeys(("inference", "training", "loader"), "done")
+    assert after["complete"] is True
+    assert after["stages"][0] == before["stages"][0], "a finished stage is not measured twice"
+
+
+@pytest.mark.parametrize("delay", [0.3, 1.0, 2.5, 4.0, 6.0])
+def test_an_interrupt_at_any_time_leaves_nothing_broken(delay: float, tmp_path: Path) -> None:
+    token = uuid.uuid4().hex
+    process = start(
+        tmp_path, token, "ceilings", "inference", "training", "loader", "real_data", fault="sleep"
+    )
+    time.sleep(delay)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert "Traceback" not in err
+    assert_nobody_left(token)
+    path = tmp_path / "cut" / "run.json"
+    if path.exists():
+        assert set(statuses(json.loads(path.read_text())).values()) == {"done"}
+
+
+def test_a_killed_parent_takes_its_child_along(tmp_path: Path) -> None:
+    token = uuid.uuid4().hex
+    process = start(tmp_path, token, "inference", "training", fault="sleep")
+    wait_for(tmp_path / "cut" / "run.json")
+    process.kill()
+    process.communicate(timeout=30)
+    assert_nobody_left(token)
+
+
+def test_two_runs_of_one_label_do_not_mix(tmp_path: Path) -> None:
+    token = uuid.uuid4().hex
+    first = start(tmp_path, token, "inference", "training", fault="sleep")
+    wait_for(tmp_path / "cut" / "run.json")
+    saved = (tmp_path / "cut" / "run.json").read_bytes()
+    second = diagnose(*ARGUMENTS, "inference", "--reports", tmp_path)
+    assert second.code == 3
+    assert "another run" in second.complaint
+    assert (tmp_path / "cut" / "run.json").read_bytes() == saved
+    first.send_signal(signal.SIGINT)
+    first.communicate(timeout=30)
+    assert first.returncode == 130
+
+
+def test_a_different_run_is_not_resumed(tmp_path: Path) -> None:
+    assert diagnose(*ARGUMENTS, "inference", "--reports", tmp_path).code == 0
+    outcome = diagnose(*ARGUMENTS, "inference", "--reports", tmp_path, "--resume", "--seed", 5)
+    assert outcome.code == 2
+    assert "cannot resume: the seed" in outcome.complaint

@@ -1,0 +1,106 @@
+"""Are the figures the record's own, and the same bytes every time?"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+from xml.etree import ElementTree
+
+import matplotlib as mpl
+import pytest
+
+from diagnose import codec
+from diagnose.model import RunRecord
+from diagnose.tell import derive
+from diagnose.tell.plots import figures
+from tests.records import (
+    on_cpu,
+    power_trace,
+    run_record,
+    slow_full_model,
+    slowed_input,
+    stage,
+)
+
+
+def texts(svg: bytes) -> list[str]:
+    root = ElementTree.fromstring(svg)
+    return ["".join(each.itertext()).strip() for each in root.iter() if each.tag.endswith("}text")]
+
+
+def test_the_same_record_gives_the_same_bytes() -> None:
+    first = figures(slow_full_model())
+    with mpl.rc_context({"font.size": 23, "svg.hashsalt": "other", "axes.grid": True}):
+        second = figures(slow_full_model())
+    assert first == second
+
+
+@pytest.mark.parametrize(
+    ("record", "names"),
+    [
+        (run_record(), ["stages.svg", "loader.svg", "power.svg"]),
+        (on_cpu(), ["stages.svg", "loader.svg"]),
+        (run_record(without=["loader"]), ["stages.svg", "power.svg"]),
+        (replace(run_record(), stages=()), []),
+    ],
+)
+def test_a_record_has_the_figures_that_it_supports(record: RunRecord, names: list[str]) -> None:
+    assert list(figures(record)) == names == list(derive.figure_names(record))
+
+
+def test_every_figure_carries_the_fingerprint_of_its_record() -> None:
+    record, other = run_record(), slowed_input()
+    assert derive.fingerprint(record) != derive.fingerprint(other)
+    for svg in figures(record).values():
+        assert f"record sha256 {derive.fingerprint(record)}".encode() in svg
+        assert not re.search(rb"<dc:date>", svg)
+
+
+def test_the_fingerprint_survives_the_file() -> None:
+    whole = replace(run_record(), stages=(replace(run_record().stages[0], seconds=2),))
+    back = codec.from_dict(RunRecord, json.loads(codec.dumps(whole)))
+    assert codec.dumps(back) != codec.dumps(whole)  # 2 was read back as 2.0
+    assert derive.fingerprint(back) == derive.fingerprint(whole)
+
+
+def test_the_stages_stand_in_order_with_their_numbers() -> None:
+    words = texts(figures(slow_full_model())["stages.svg"])
+    titles = [word for word in words if word in {each.title for each in slow_full_model().stages}]
+    assert titles == [each.title for each in slow_full_model().stages if each.key != "ceilings"]
+    assert any(re.fullmatch(r"579\.\d ms|580\.\d ms", word) for word in words)
+
+
+def test_a_failed_stage_keeps_its_place() -> None:
+    record = run_record(stage("precision", status="failed", reason="out of memory"))
+    words = texts(figures(record)["stages.svg"])
+    assert "failed" in words
+    assert "Training in low precision" in words
+
+
+def test_the_loader_is_held_against_the_training_step() -> None:
+    words = texts(figures(run_record())["loader.svg"])
+    assert {"mmap", "preload", "one training step", "loader workers"} <= set(words)
+    assert "ms per batch (logarithmic)" in words
+    assert "ms per batch" in texts(figures(slowed_input())["loader.svg"])
+
+
+def test_every_gpu_and_every_stage_is_named_in_the_power_figure() -> None:
+    record = run_record(gpus=2)
+    stages = tuple(
+        replace(each, power=(*each.power, power_trace(each.key, 100, gpu=1)))
+        if each.power
+        else each
+        for each in record.stages
+    )
+    words = texts(figures(replace(record, stages=stages))["power.svg"])
+    assert {"GPU 0", "GPU 1", "inference", "training", "real data", "full model"} <= set(words)
+
+
+def test_a_title_from_outside_is_text_and_no_markup() -> None:
+    evil = "<script>$\\frac{1}{0}$ & \x1b[31m\u202e"
+    record = run_record()
+    stages = tuple(replace(each, title=evil) for each in record.stages)
+    svg = figures(replace(record, stages=stages))["stages.svg"]
+    assert b"<script" not in svg
+    assert "<script>$\\frac{1}{0}$ &" in texts(svg)
