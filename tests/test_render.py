@@ -80,9 +80,15 @@ def test_a_missing_stage_keeps_its_row() -> None:
 def test_percentiles_say_how_many_steps_they_need() -> None:
     text = render(run_record())
     assert "p99 needs 662 steps" in text
-    assert re.search(r"^\| training \| 70 \| 33\d\.\d \| –² \|$", text, re.MULTILINE)
+    assert re.search(
+        r"^\| training \| 70 \| wall \| 33\d\.\d \| 33\d\.\d \| –² \|$", text, re.MULTILINE
+    )
     many = with_timing(run_record(), "training", timing(0.3353, single_steps=700))
-    assert re.search(r"^\| training \| 700 \| 33\d\.\d \| 33\d\.\d \|$", render(many), re.MULTILINE)
+    assert re.search(
+        r"^\| training \| 700 \| wall \| 33\d\.\d \| 33\d\.\d \| 33\d\.\d \|$",
+        render(many),
+        re.MULTILINE,
+    )
 
 
 def test_a_frame_keeps_the_reason_of_every_missing_number() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -79,11 +80,17 @@ def difference(slower: Measurement, faster: Measurement) -> Difference:
     )
 
 
+def stage_differences(record: RunRecord, key: str) -> list[Difference]:
+    """Every measurement of a stage against the next: the result against its references."""
+    stage = find_stage(record, key)
+    if stage is None or stage.status != "done":
+        return []
+    return [difference(*pair) for pair in itertools.pairwise(stage.measurements)]
+
+
 def stage_difference(record: RunRecord, key: str) -> Difference | None:
-    measured, compared = result(record, key), reference(record, key)
-    if measured is None or compared is None:
-        return None
-    return difference(measured, compared)
+    """What the stage itself adds."""
+    return next(iter(stage_differences(record, key)), None)
 
 
 def samples_per_second(measurement: Measurement) -> Reading:

@@ -15,12 +15,13 @@ from diagnose.model import Measurement, Reading, RunRecord
 from diagnose.stats import Interval
 from diagnose.tell import derive
 
-# What the result of a stage has that its reference has not. In the order of the stages.
+# What each measurement of a stage has that the next one has not: the result against its
+# reference, and that against a plainer one. In the order of the stages.
 ADDED_PARTS = {
-    "training": "backward and optimiser",
-    "precision": "low precision instead of full",
-    "real_data": "input pipeline",
-    "full_model": "model around the backbone",
+    "training": ("backward and optimiser",),
+    "precision": ("low precision instead of full",),
+    "real_data": ("input pipeline", "real batches instead of a synthetic one"),
+    "full_model": ("model around the backbone",),
 }
 
 READINGS: dict[str, Callable[[RunRecord, Measurement], Reading]] = {
@@ -52,16 +53,14 @@ def stage_frame(record: RunRecord) -> pd.DataFrame:
 
 
 def ledger_frame(record: RunRecord) -> pd.DataFrame:
-    """One row per stage that was compared, block by block, with an earlier step."""
+    """One row per part whose cost was measured, block by block, against the step without it."""
     rows: list[dict[str, Any]] = []
-    for key, part in ADDED_PARTS.items():
-        cost = derive.stage_difference(record, key)
-        if cost is None:
-            continue
-        row: dict[str, Any] = {"stage": key, "part": part, "blocks": cost.blocks}
-        row.update(_interval("ms", cost.seconds, 1e3))
-        row.update(_interval("share", cost.share, 1))
-        rows.append(row)
+    for key, parts in ADDED_PARTS.items():
+        for part, cost in zip(parts, derive.stage_differences(record, key), strict=False):
+            row: dict[str, Any] = {"stage": key, "part": part, "blocks": cost.blocks}
+            row.update(_interval("ms", cost.seconds, 1e3))
+            row.update(_interval("share", cost.share, 1))
+            rows.append(row)
     return _frame(rows)
 
 

@@ -19,7 +19,7 @@ MATMUL_SIDE_ACCELERATOR = 8192
 COPY_BYTES = 256 * 2**20
 OPERATIONS_PER_STEP = 1000
 # No product may take longer: a device without a fast path gets the small probe instead.
-LONGEST_MATMUL_SECONDS = 0.2
+LONGEST_MATMUL_SECONDS = 0.05
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 

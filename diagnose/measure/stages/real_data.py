@@ -88,8 +88,9 @@ def plan(context: Context) -> Iterator[Plan]:
         resident = training_variant(
             context, name="resident batches", mixed=mixed, next_batch=keep_resident(context, source)
         )
+        synthetic = training_variant(context, name="synthetic batch", mixed=mixed)
         yield Plan(
-            [fed, replace(resident, role="reference")],
+            [fed, replace(resident, role="reference"), replace(synthetic, role="reference")],
             [f"loader: {config.name}, the fastest of the loader stage"]
             if "loader" in context.earlier
             else [f"loader: {config.name}; the loader stage was not measured"],
