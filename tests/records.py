@@ -192,7 +192,7 @@ def run_record(
         workload=WorkloadFacts(
             name="bert",
             size="seed",
-            settings={"layers": 12, "hidden": 768},
+            settings={"batch_size": 128, "sequence_length": 128, "layers": 12, "hidden": 768},
             parameters=102_267_648,
             data=data_facts(padding_share),
         ),

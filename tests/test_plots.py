@@ -16,6 +16,7 @@ from diagnose.tell import derive
 from diagnose.tell.plots import figures
 from tests.records import (
     on_cpu,
+    pair,
     power_trace,
     run_record,
     slow_full_model,
@@ -69,6 +70,19 @@ def test_the_stages_stand_in_order_with_their_numbers() -> None:
     titles = [word for word in words if word in {each.title for each in slow_full_model().stages}]
     assert titles == [each.title for each in slow_full_model().stages if each.key != "ceilings"]
     assert any(re.fullmatch(r"579\.\d ms|580\.\d ms", word) for word in words)
+
+
+def test_a_bar_of_another_batch_size_says_so() -> None:
+    capped = pair("precision", 0.5, 0.1, 350, batch_size=8)
+    words = texts(figures(run_record(capped))["stages.svg"])
+    (said,) = [word for word in words if "at batch" in word]
+    assert re.fullmatch(r"\d+\.\d ms at batch 8", said)
+
+
+def test_a_skipped_stage_has_no_bar() -> None:
+    skipped = stage("full_model", status="skipped", reason="no backbone")
+    words = texts(figures(run_record(skipped))["stages.svg"])
+    assert skipped.title not in words
 
 
 def test_a_failed_stage_keeps_its_place() -> None:

@@ -67,7 +67,8 @@ def draw_stages(record: RunRecord) -> Figure:
     frame = frames.stage_frame(record)
     rows = []
     for stage in record.stages:
-        if stage.key == "ceilings":
+        # Ceilings are no steps, and a stage that does not apply has no place in the ladder.
+        if stage.key == "ceilings" or stage.status == "skipped":
             continue
         of_stage = frame[(frame["stage"] == stage.key) & (frame["role"] == "result")]
         timed = [row for _, row in of_stage.iterrows() if row["ms"] is not None]
@@ -82,12 +83,15 @@ def draw_stages(record: RunRecord) -> Figure:
         axes.barh(place, row["ms"], height=0.62, color=color)
         _whisker(axes, row, place)
         note = "" if stage.status == "done" else f" ({stage.status})"
+        # A bar of another batch size must not be read against its neighbours.
+        if row["batch_size"] != record.workload.settings.get("batch_size"):
+            note += f" at batch {row['batch_size']}"
         text = f"{number(row['ms'])} ms{note}"
         axes.text((row["ms_high"] or row["ms"]) + 0.015 * longest, place, text, va="center")
     axes.set_yticks(range(len(rows)), [clean(stage.title)[:40] for stage, _ in rows])
-    axes.invert_yaxis()
     axes.tick_params(axis="y", length=0)
-    axes.set_xlim(0, 1.18 * longest)
+    axes.set_xlim(0, 1.25 * longest)
+    axes.set_ylim(len(rows) - 0.4, -0.6)
     axes.set_xlabel("ms per step, with the 95 % interval (DataLoader: ms per batch)")
     return figure
 
