@@ -110,10 +110,12 @@ def test_a_forbidden_question_leaves_the_others(tmp_path: Path, stubbed: dict[st
 def test_a_gpu_lost_in_the_middle_costs_only_its_samples(
     tmp_path: Path, stubbed: dict[str, str]
 ) -> None:
-    lost = {"STUB_NVML_FAIL_AFTER": "nvmlDeviceGetFieldValues=15@20"}
+    lost = {"STUB_NVML_FAIL_AFTER": "*=15@400"}  # after it was described and found
     assert run_on_fake(tmp_path, {**stubbed, **lost}, "inference", "training").code == 0
     record = read_record(tmp_path, "fake")
     assert set(statuses(record).values()) == {"done"}
+    (gpu,) = record["machine"]["gpus"]
+    assert gpu["power_limit_watts"]["value"] > 0
     assert "fallen off the bus" in use_of(tmp_path, "training")["joules"]["reason"]
 
 
