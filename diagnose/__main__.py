@@ -15,13 +15,13 @@ from dataclasses import replace
 from pathlib import Path
 
 from diagnose.console import Console
-from diagnose.measure.runner import CouldNotOpen, Refused, Request, Runner, resumed
-from diagnose.measure.stages import STAGES
+from diagnose.measure.runner import Runner, resumed
+from diagnose.measure.stages import STAGE_KEYS
+from diagnose.measure.supervisor import CouldNotOpen, Job, Refused
 from diagnose.model import Finding, RunRecord
 from diagnose.tell import store
 
 FINE, FOUND, USAGE, COULD_NOT_MEASURE, INTERRUPTED = 0, 1, 2, 3, 130
-STAGE_KEYS = tuple(stage.key for stage in STAGES)
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -133,17 +133,10 @@ def _positive(text: str) -> float:
 def run(arguments: argparse.Namespace) -> int:
     if arguments.label is not None:
         store.validate_label(arguments.label)
-    request = Request(
-        workload=arguments.workload,
-        size=arguments.size,
-        device=arguments.device,
-        data=arguments.data,
-        effort=arguments.effort,
-        seed=arguments.seed,
-        stages=arguments.stages,
-        stage_seconds=arguments.timeout,
-    )
-    with Console() as console, Runner(request, console) as runner:
+    with (
+        Console() as console,
+        Runner(_job(arguments), console, arguments.stages, arguments.timeout) as runner,
+    ):
         fresh = runner.open()
         label = arguments.label or _default_label(fresh, arguments)
         directory = arguments.reports / label
@@ -162,6 +155,17 @@ def run(arguments: argparse.Namespace) -> int:
                 raise
             _write(arguments.reports, record)
     return _conclude(record, directory, arguments)
+
+
+def _job(arguments: argparse.Namespace) -> Job:
+    return Job(
+        workload=arguments.workload,
+        size=arguments.size,
+        device=arguments.device,
+        data=arguments.data,
+        effort=arguments.effort,
+        seed=arguments.seed,
+    )
 
 
 class _Kept:

@@ -94,6 +94,8 @@ class Timed:
 
 
 Progress = Callable[[str, int, float], None]  # variant, slots done, seconds per step
+# From the slots of every variant to what is still missing of each ("" for nothing).
+StoppingRule = Callable[[Sequence[Sequence[float]]], Sequence[str]]
 
 
 def measure(
@@ -103,9 +105,14 @@ def measure(
     *,
     seed: int,
     least_slot_seconds: float = 0.0,
+    stop: StoppingRule | None = None,
     progress: Progress = lambda name, slots, seconds: None,
 ) -> list[Timing]:
-    """Time all variants in interleaved blocks until every one is precise, or time is up."""
+    """Time all variants in interleaved blocks until the rule is content, or time is up.
+
+    Without a rule every variant must be precise by itself.
+    """
+    missing = stop or (lambda slots: [_unmet(each, effort) for each in slots])
     overhead = empty_pair_seconds(timer)
     slot_seconds = max(effort.slot_seconds, overhead / OVERHEAD_SHARE, least_slot_seconds)
     fair = replace(effort, warmup_limit_seconds=effort.warmup_limit_seconds / len(variants))
@@ -116,7 +123,7 @@ def measure(
         for run in order.sample(runs, len(runs)):
             run.time_one_slot()
             progress(run.variant.name, len(run.seconds), run.seconds[-1] / run.steps)
-        unmet = [run.unmet(effort) for run in runs]
+        unmet = missing([run.seconds for run in runs])
         exhausted = timer.now() - began >= effort.limit_seconds
         if not any(unmet) or exhausted or len(runs[0].seconds) >= MOST_BLOCKS:
             return [run.timing(reason, overhead) for run, reason in zip(runs, unmet, strict=True)]
@@ -222,19 +229,6 @@ class _Run:
         else:
             self._step_seconds.extend(between)
 
-    def unmet(self, effort: Effort) -> str:
-        """Which stopping condition is still open; precision is judged last, by width alone."""
-        if len(self.seconds) < effort.fewest_slots:
-            return f"only {len(self.seconds)} of {effort.fewest_slots} slots"
-        if sum(self.seconds) < effort.fewest_seconds:
-            return f"only {sum(self.seconds):.1f} of {effort.fewest_seconds:.1f} s of slots"
-        width = hodges_lehmann([math.log(each) for each in self.seconds]).half_width
-        if width is None:
-            return "too few slots for an interval"
-        if width > effort.half_width:
-            return f"interval ±{width:.1%}, wanted ±{effort.half_width:.1%}"
-        return ""
-
     def timing(self, unmet: str, overhead: float) -> Timing:
         stamped = self.steps <= MOST_STAMPED_STEPS
         if not self._steps_timed:
@@ -256,6 +250,20 @@ class _Run:
             step_clock_reason="" if self._steps_timed else reason,
             gc_collections=self._collections,
         )
+
+
+def _unmet(seconds: Sequence[float], effort: Effort) -> str:
+    """Which stopping condition is still open; precision is judged last, by width alone."""
+    if len(seconds) < effort.fewest_slots:
+        return f"only {len(seconds)} of {effort.fewest_slots} slots"
+    if sum(seconds) < effort.fewest_seconds:
+        return f"only {sum(seconds):.1f} of {effort.fewest_seconds:.1f} s of slots"
+    width = hodges_lehmann([math.log(each) for each in seconds]).half_width
+    if width is None:
+        return "too few slots for an interval"
+    if width > effort.half_width:
+        return f"interval ±{width:.1%}, wanted ±{effort.half_width:.1%}"
+    return ""
 
 
 @contextmanager

@@ -1,7 +1,6 @@
-"""Who supervises? The parent: deadlines, replacement of a dead child, and what is kept.
+"""How does a run go from stage to stage? One after the other, each saved before the next.
 
-The parent loads no torch. It asks one child for one stage after the other, samples NVML
-beside it, and hands every finished stage to `save` before the next one begins.
+No torch here: a supervised child measures, while NVML is sampled beside it.
 """
 
 from __future__ import annotations
@@ -9,41 +8,18 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime, timezone
 from typing import Any
 
 from diagnose import __version__
 from diagnose.codec import from_dict, to_dict
-from diagnose.measure.child import Child, ChildDied, ChildHung
 from diagnose.measure.power import PowerMeter
-from diagnose.measure.stages import STAGES, Stage
+from diagnose.measure.stages import STAGE_KEYS, STAGES, Stage
+from diagnose.measure.supervisor import Broken, Job, Refused, Supervisor
 from diagnose.model import METHOD, SCHEMA, Machine, RunRecord, StageResult, WorkloadFacts
 
-OPEN_SECONDS = 600  # a cold disk, a first preprocessing of the data
 STAGE_SECONDS: Mapping[str, float] = {"smoke": 120, "quick": 180, "full": 1800}
-
-
-@dataclass(frozen=True)
-class Request:
-    """What is to be measured. None leaves the choice to the device that is found."""
-
-    workload: str = "bert"
-    size: str | None = None
-    device: str | None = None
-    data: str | None = None
-    effort: str | None = None
-    seed: int = 0
-    stages: Sequence[str] = tuple(stage.key for stage in STAGES)
-    stage_seconds: float | None = None
-
-
-class Refused(Exception):
-    """The request makes no sense here; the message says why and what to do."""
-
-
-class CouldNotOpen(Exception):
-    """The child ended before anything could be measured."""
 
 
 class Watcher:
@@ -61,40 +37,34 @@ class Watcher:
 class Runner:
     """One run: a record that grows by a stage at a time."""
 
-    def __init__(self, request: Request, watcher: Watcher) -> None:
-        self._request = request
+    def __init__(
+        self,
+        job: Job,
+        watcher: Watcher,
+        stages: Sequence[str] = STAGE_KEYS,
+        stage_seconds: float | None = None,
+    ) -> None:
+        self._seed = job.seed
+        self._stages = stages
+        self._stage_seconds = stage_seconds
         self._watcher = watcher
-        self._child: Child | None = None
+        self._supervisor = Supervisor(job)
         self._meter = PowerMeter(salt=secrets.token_hex(8))
 
     def __enter__(self) -> Runner:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._end_child()
+        self._supervisor.end()
         self._meter.stop()
 
     def open(self) -> RunRecord:
         """Start the child and say what will be measured where; no stage has run yet."""
         self._watcher.opening()
-        try:
-            ready = self._open_child()
-        except (ChildDied, ChildHung) as error:
-            raise CouldNotOpen(str(error) or f"not ready after {OPEN_SECONDS} s") from None
+        ready = self._supervisor.open()
         self._meter.watch(ready["identities"])
-        machine = from_dict(Machine, ready["machine"], "machine")
         return RunRecord(
-            schema=SCHEMA,
-            method=METHOD,
-            tool_version=__version__,
-            label="",
-            created=datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
-            source="fake device" if ready["is_fake"] else self._meter.source,
-            effort=ready["effort"],
-            seed=self._request.seed,
-            machine=self._meter.describe(machine),
-            workload=from_dict(WorkloadFacts, ready["workload"], "workload"),
-            planned=tuple(self._request.stages),
+            **common_facts(ready, self._meter, self._seed), planned=tuple(self._stages)
         )
 
     def measure(self, record: RunRecord, save: Callable[[RunRecord], None]) -> RunRecord:
@@ -114,70 +84,38 @@ class Runner:
         return record
 
     def _run(self, stage: Stage, record: RunRecord) -> StageResult:
-        limit = self._request.stage_seconds or STAGE_SECONDS[record.effort]
-        earlier = {each.key: to_dict(each) for each in record.stages if each.status == "done"}
         began = time.monotonic()
-
-        def ended(status: Any, reason: str) -> StageResult:
-            # Whatever state the child is in, the next stage deserves a fresh one.
-            self._end_child()
-            seconds = time.monotonic() - began
-            return StageResult(stage.key, stage.title, status, reason, seconds=seconds)
-
-        try:
-            if self._child is None:
-                self._open_child()
-            assert self._child is not None
-            kind, content = self._child.ask(
-                {
-                    "stage": stage.key,
-                    "earlier": earlier,
-                    "energy_period_seconds": self._meter.energy_period_seconds,
-                },
-                limit,
-                lambda seen: self._watcher.stage_progress(*seen),
-            )
-        except ChildHung:
-            return ended("hung", f"no result after {limit:g} s; the measuring process was killed")
-        except ChildDied as error:
-            return ended("failed", str(error))
-        except (Refused, CouldNotOpen) as error:
-            return ended("failed", f"the measuring process could not be replaced: {error}")
-        if kind == "failed":
-            return ended("failed", content)
-        result = from_dict(StageResult, content, stage.key)
-        return self._meter.attach(result, began)
-
-    def _open_child(self) -> dict[str, Any]:
-        request = self._request
-        self._child = Child()
-        kind, content = self._child.ask(
+        answer = self._supervisor.ask(
             {
-                "open": {
-                    "workload": request.workload,
-                    "size": request.size,
-                    "device": request.device,
-                    "data": request.data,
-                    "effort": request.effort or "",
-                    "seed": request.seed,
-                }
+                "stage": stage.key,
+                "earlier": {s.key: to_dict(s) for s in record.stages if s.status == "done"},
+                "energy_period_seconds": self._meter.energy_period_seconds,
             },
-            OPEN_SECONDS,
-            lambda seen: None,
+            self._stage_seconds or STAGE_SECONDS[record.effort],
+            lambda seen: self._watcher.stage_progress(*seen),
         )
-        if kind == "refused":
-            self._end_child()
-            raise Refused(content)
-        if kind == "failed":
-            self._end_child()
-            raise CouldNotOpen(content)
-        ready: dict[str, Any] = content
-        return ready
+        if isinstance(answer, Broken):
+            seconds = time.monotonic() - began
+            return StageResult(
+                stage.key, stage.title, answer.status, answer.reason, seconds=seconds
+            )
+        return self._meter.attach(from_dict(StageResult, answer, stage.key), began)
 
-    def _end_child(self) -> None:
-        if self._child is not None:
-            self._child.end()
-            self._child = None
+
+def common_facts(ready: Mapping[str, Any], meter: PowerMeter, seed: int) -> dict[str, Any]:
+    """What every kind of record says about where, with what and how it was measured."""
+    return {
+        "schema": SCHEMA,
+        "method": METHOD,
+        "tool_version": __version__,
+        "label": "",
+        "created": datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
+        "source": "fake device" if ready["is_fake"] else meter.source,
+        "effort": ready["effort"],
+        "seed": seed,
+        "machine": meter.describe(from_dict(Machine, ready["machine"], "machine")),
+        "workload": from_dict(WorkloadFacts, ready["workload"], "workload"),
+    }
 
 
 def with_stage(record: RunRecord, result: StageResult) -> RunRecord:

@@ -32,3 +32,4 @@ STAGES = (
     Stage("real_data", "Real data + training", "the DataLoader and the copy to the device"),
     Stage("full_model", "Full model, real data", "all that the model has around its backbone"),
 )
+STAGE_KEYS = tuple(stage.key for stage in STAGES)
