@@ -96,7 +96,9 @@ def describe_data(size: Size, path: Path | None) -> DataSummary:
 
 
 def _open_pairs(size: Size, path: Path | None, hold: tensors.Hold) -> tensors.SentencePairs:
-    prepared = tensors.prepare(text.read(path), _length(size), size.shape["rows"], hold)
+    rows = size.shape["rows"]
+    names = tensors.PLAIN_INPUTS
+    prepared = tensors.prepare(text.read(path), _length(size), rows, hold, names=names)
     return tensors.SentencePairs(prepared, hold)
 
 

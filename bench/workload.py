@@ -6,6 +6,7 @@ a Python file with `WORKLOAD = Workload(...)`; bench/examples/my_job.py is one t
 
 from __future__ import annotations
 
+import hashlib
 import importlib
 import importlib.util
 import sys
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 Batch = Any  # whatever your loss accepts: a tensor, or a tuple, list or dict of tensors
 
 # In the order in which --help lists them: from the pure encoder to the full model.
-BUILT_IN: Mapping[str, str] = {"bert": "bench.bert"}
+BUILT_IN: Mapping[str, str] = {"bert": "bench.bert", "dgca": "bench.dgca.workload"}
 
 
 class WorkloadError(Exception):
@@ -129,9 +130,27 @@ def load(name_or_path: str) -> Workload:
             f"workload file {name_or_path} defines no WORKLOAD = Workload(...); "
             "bench/examples/my_job.py shows one"
         )
-    if not workload.sizes:
-        raise WorkloadError(f"workload {workload.name} in {name_or_path} has no sizes")
+    _check_sizes(workload, name_or_path)
     return workload
+
+
+def source_sha256(name_or_path: str) -> str:
+    """Of the user's file, so that an edited job is not taken for the same one; else empty."""
+    if name_or_path in BUILT_IN:
+        return ""
+    return hashlib.sha256(Path(name_or_path).read_bytes()).hexdigest()
+
+
+def _check_sizes(workload: Workload, name: str) -> None:
+    if not workload.sizes:
+        raise WorkloadError(f"workload {workload.name} in {name} has no sizes")
+    for size_name, size in workload.sizes.items():
+        for key, value in size.shape.items():
+            if not isinstance(value, (int, float, str)):
+                raise WorkloadError(
+                    f"size '{size_name}' in {name}: shape['{key}'] is a {type(value).__name__}; "
+                    "only numbers and text can be recorded"
+                )
 
 
 def _import(path: Path) -> ModuleType:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import signal
 import sys
 from collections.abc import Callable, Sequence
@@ -79,7 +80,7 @@ def _add_run(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
         choices=STAGE_KEYS,
         default=STAGE_KEYS,
         metavar="STAGE",
-        help=f"only these: {' '.join(STAGE_KEYS)}",
+        help=f"only these: {', '.join(STAGE_KEYS)}",
     )
     effort = verb.add_mutually_exclusive_group()
     for name, text in (
@@ -93,7 +94,7 @@ def _add_run(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
     verb.add_argument(
         "--timeout", type=_positive, metavar="SECONDS", help="longest time for one stage"
     )
-    verb.add_argument("--seed", type=int, default=0, help="of weights, data order and blocks")
+    verb.add_argument("--seed", type=_seed, default=0, help="of weights, data order and blocks")
     verb.add_argument("--json", action="store_true", help="print the findings as JSON")
     verb.add_argument(
         "--fail-on",
@@ -124,10 +125,19 @@ def _add_check(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
 
 
 def _positive(text: str) -> float:
-    value = float(text)
-    if not value > 0:
-        raise argparse.ArgumentTypeError(f"{text} is not a positive number")
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value < float("inf"):
+        raise argparse.ArgumentTypeError(f"'{text}' is not a positive number of seconds")
     return value
+
+
+def _seed(text: str) -> int:
+    if not text.isdecimal() or int(text) >= 2**63:
+        raise argparse.ArgumentTypeError(f"'{text}' is not a number from 0 to 2**63 - 1")
+    return int(text)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -192,6 +202,12 @@ def _default_label(record: RunRecord, arguments: argparse.Namespace) -> str:
         parts.append(record.workload.name)
     if arguments.size is not None:
         parts.append(record.workload.size)
+    if arguments.data is not None:
+        parts.append(Path(arguments.data).stem)
+    if tuple(arguments.stages) != STAGE_KEYS:
+        parts += arguments.stages
+    if record.effort == "smoke":
+        parts.append(record.effort)
     return store.label_from_device_name(" ".join(parts))
 
 
@@ -237,6 +253,8 @@ def _conclude(record: RunRecord, directory: Path, arguments: argparse.Namespace)
     if arguments.json:
         print(json.dumps(_summary(record, findings), ensure_ascii=False, indent=1))
     else:
+        if record.effort == "smoke":
+            print("This is no result: a smoke run takes too few steps to mean anything.")
         print(answer(record, findings))
         print(f"report: {directory / 'report.md'}")
     broken = [s for s in record.stages if s.status in ("failed", "hung", "invalid")]
@@ -270,7 +288,7 @@ def _gate_fails(findings: Sequence[Finding], fail_on: str | None) -> bool:
 def report(arguments: argparse.Namespace) -> int:
     from diagnose.tell.check import write_index, write_report
 
-    paths = [arguments.reports / label / store.RECORD_NAME for label in arguments.labels]
+    paths = [store.record_path(arguments.reports, label) for label in arguments.labels]
     for path in paths or store.find_records(arguments.reports):
         write_report(path.parent, store.load(path))
         print(path.parent / "report.md")
@@ -296,7 +314,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     action: Callable[[argparse.Namespace], int] = arguments.action
     try:
-        return action(arguments)
+        code = action(arguments)
+        sys.stdout.flush()
+        return code
     except KeyboardInterrupt:
         return INTERRUPTED
     except Refused as error:
@@ -305,6 +325,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (CouldNotOpen, store.StoreError) as error:
         print(f"diagnose: {error}", file=sys.stderr)
         return USAGE if isinstance(error, store.LabelError) else COULD_NOT_MEASURE
+    except OSError as error:
+        # Standard output is full or closed: the files are written, only the words are lost.
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - until the process ends
+        print(f"diagnose: cannot write the output: {error.strerror}", file=sys.stderr)
+        return COULD_NOT_MEASURE
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 
 from rich.console import Console as RichConsole
@@ -16,14 +17,16 @@ class Console(Watcher):
     """A live bar on a terminal; one line per stage in a log file."""
 
     def __init__(self) -> None:
+        # A daemon may have no stderr at all.
+        stream = sys.stderr if sys.stderr is not None else open(os.devnull, "w")  # noqa: SIM115
         self._progress = Progress(
             TextColumn("{task.description}"),
             BarColumn(bar_width=24),
             TextColumn("{task.fields[figure]}", style="dim"),
             TimeElapsedColumn(),
-            console=RichConsole(stderr=True),
+            console=RichConsole(file=stream),
             transient=True,
-            disable=not sys.stderr.isatty(),
+            disable=not stream.isatty(),
         )
         self._task = self._progress.add_task("starting", total=len(STAGES), figure="")
 

@@ -186,7 +186,7 @@ class Machine:
     cpu_governor: Fact
     memory_bytes: Reading
     shared_memory_bytes: Reading  # free in /dev/shm
-    # share of the processors busy with other work in the second before the run
+    # share of the processors busy with other work just before the run
     cpu_busy_before: Reading
     wsl2: bool
     container: Fact
@@ -223,6 +223,7 @@ class WorkloadFacts:
     parameters: int
     data: DataFacts | None = None
     data_reason: str = ""
+    source_sha256: str = ""  # of the user's workload file
 
 
 @dataclass(frozen=True)
@@ -235,7 +236,7 @@ class RunRecord:
     label: str
     created: str  # UTC, to the minute
     source: Source
-    effort: str  # "quick" or "full"
+    effort: str  # "quick", "full" or "smoke"
     seed: int
     machine: Machine
     workload: WorkloadFacts
@@ -303,7 +304,7 @@ class LaunchLine:
     allocated_bytes: int
     largest_bytes: int  # the largest single tensor
     flops: int
-    seconds: Reading  # measured self time, forward and backward, under the profiler
+    seconds: Reading  # measured self time, forward and backward, under instrumentation
     operators: Mapping[str, int] = field(default_factory=dict)  # the most frequent
 
 

@@ -15,8 +15,13 @@ from functools import cache
 CONFIDENCE = 0.95
 # Below six values no two-sided 95 % Wilcoxon interval exists (2 / 2**5 > 5 %).
 FEWEST_FOR_INTERVAL = 6
+# One wild value moves as many pairwise means as there are values. From twelve on the 95 %
+# interval leaves out more than that at each end, so a single clock step cannot widen it.
+FEWEST_FOR_ROBUST_INTERVAL = 12
 # The exact distribution is cheap to here; above, the normal approximation is good to the rank.
 _EXACT_UP_TO = 80
+# exp of more is no float.
+_LARGEST_EXPONENT = 700.0
 
 
 @dataclass(frozen=True)
@@ -59,10 +64,7 @@ def wilcoxon_rank(count: int, confidence: float = CONFIDENCE) -> int:
     if count > _EXACT_UP_TO:
         spread = math.sqrt(count * (count + 1) * (2 * count + 1) / 24)
         return max(0, math.floor(total / 2 - statistics.NormalDist().inv_cdf(1 - tail) * spread))
-    ways = [1] + [0] * total
-    for rank in range(1, count + 1):
-        for score in range(total, rank - 1, -1):
-            ways[score] += ways[score - rank]
+    ways = _signed_rank_ways(count)
     below, k = 0, 0
     for score, number in enumerate(ways):
         below += number
@@ -70,6 +72,129 @@ def wilcoxon_rank(count: int, confidence: float = CONFIDENCE) -> int:
             break
         k = score + 1
     return k
+
+
+@cache
+def _signed_rank_ways(count: int) -> tuple[int, ...]:
+    """How many of the 2**count patterns of signs give each sum of positive ranks."""
+    total = count * (count + 1) // 2
+    ways = [1] + [0] * total
+    for rank in range(1, count + 1):
+        for score in range(total, rank - 1, -1):
+            ways[score] += ways[score - rank]
+    return tuple(ways)
+
+
+def log_ratios(before: Sequence[float], after: Sequence[float]) -> list[float]:
+    """ln(before / after) of every block that has both; above 0 the second side is faster."""
+    pairs = list(zip(before, after, strict=False))
+    if not pairs:
+        raise ValueError("no block has both sides")
+    if any(a <= 0 or b <= 0 for a, b in pairs):
+        raise ValueError("a slot took no time: the clock cannot resolve it")
+    return [math.log(a / b) for a, b in pairs]
+
+
+def log_ratio_interval(
+    before: Sequence[float], after: Sequence[float], confidence: float = CONFIDENCE
+) -> Interval:
+    """The logarithm of the speed-up, from pairs that ran in the same block.
+
+    What slows a whole block down (drift, a neighbour, a lower clock) cancels in its ratio.
+    """
+    return hodges_lehmann(log_ratios(before, after), confidence)
+
+
+def signed_rank_p(values: Sequence[float]) -> float:
+    """Two-sided p of "the centre is 0", exact to the same distribution as the interval.
+
+    Counted on the pairwise means, so p <= 5 % exactly when the 95 % interval excludes 0; a
+    mean of exactly 0 counts against both sides.
+    """
+    count = len(values)
+    sums = [values[i] + values[j] for i in range(count) for j in range(i, count)]
+    fewest = min(sum(each <= 0 for each in sums), sum(each >= 0 for each in sums))
+    if count > _EXACT_UP_TO:
+        spread = math.sqrt(count * (count + 1) * (2 * count + 1) / 24)
+        tail = statistics.NormalDist().cdf((fewest + 0.5 - len(sums) / 2) / spread)
+    else:
+        tail = sum(_signed_rank_ways(count)[: fewest + 1]) / 2**count
+    return min(1.0, 2 * tail)
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """Adjusted so that all together are wrong in at most as many cases as one alone."""
+    order = sorted(range(len(p_values)), key=lambda index: p_values[index])
+    adjusted, highest = [0.0] * len(p_values), 0.0
+    for place, index in enumerate(order):
+        highest = max(highest, min(1.0, p_values[index] * (len(p_values) - place)))
+        adjusted[index] = highest
+    return adjusted
+
+
+def fewest_for_family(family: int, confidence: float = CONFIDENCE) -> int:
+    """Blocks below which no comparison of so large a family can be proven, however clear.
+
+    The smallest p of n blocks is 2 / 2**n, and Holm multiplies the smallest by the family.
+    """
+    needed = math.ceil(math.log2(2 * max(1, family) / (1 - confidence)) - 1e-9)
+    return max(FEWEST_FOR_INTERVAL, needed)
+
+
+@cache
+def student_quantile(probability: float, freedom: int) -> float:
+    """Student's t below which this share lies; whole degrees of freedom have a closed law."""
+    if not 0 < probability < 1 or freedom < 1:
+        raise ValueError(f"no quantile for p={probability} and {freedom} degrees of freedom")
+    if probability < 0.5:
+        return -student_quantile(1 - probability, freedom)
+    # In the angle atan(t / sqrt(freedom)) the whole line is a bounded search.
+    low, high = 0.0, math.pi / 2
+    for _ in range(100):
+        middle = (low + high) / 2
+        if _student_share(middle, freedom) < probability:
+            low = middle
+        else:
+            high = middle
+    return math.tan(low) * math.sqrt(freedom)
+
+
+def _student_share(angle: float, freedom: int) -> float:
+    """Student's distribution function at t = sqrt(freedom) tan(angle), as a finite sum."""
+    odd = freedom % 2
+    term, total = math.cos(angle) if odd else 1.0, 0.0
+    for power in range(odd, freedom - 1, 2):
+        total += term
+        term *= math.cos(angle) ** 2 * (power + 1) / (power + 2)
+    inside = math.sin(angle) * total
+    if odd:
+        inside = (angle + inside) * 2 / math.pi
+    return (1 + inside) / 2
+
+
+def paired_t(values: Sequence[float], confidence: float = CONFIDENCE) -> Interval:
+    """Mean with Student's interval: the cross-check that assumes normal differences."""
+    center, count = statistics.fmean(values), len(values)
+    if count < 2:
+        return Interval(center, None, None)
+    error = statistics.stdev(values) / math.sqrt(count)
+    reach = student_quantile((1 + confidence) / 2, count - 1) * error
+    return Interval(center, center - reach, center + reach)
+
+
+def minimum_detectable_effect(values: Sequence[float]) -> float | None:
+    """The smallest speed-up that blocks with this scatter would show in 80 % of cases.
+
+    `values` are logarithms of ratios; the answer is a share: 0.02 stands for 1.02x.
+    """
+    count = len(values)
+    if count < 2:
+        return None
+    error = statistics.stdev(values) / math.sqrt(count)
+    quantiles = student_quantile(0.975, count - 1) + student_quantile(0.80, count - 1)
+    # Two wild blocks have no finite answer worth printing.
+    exponent = quantiles * error
+    return math.expm1(exponent) if exponent < _LARGEST_EXPONENT else None
 
 
 def quartiles(values: Sequence[float]) -> tuple[float, float, float]:

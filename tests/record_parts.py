@@ -68,7 +68,6 @@ def gpu_use(
     limit: float = 450.0,
     utilization: float = 0.99,
     gpu: int = 0,
-    throttle_seconds: Mapping[str, Reading] | None = None,
 ) -> GpuUse:
     return GpuUse(
         gpu=gpu,
@@ -86,7 +85,10 @@ def gpu_use(
         celsius_last=Reading(63.0),
         pcie_generation=Reading(4.0),
         pcie_width=Reading(16.0),
-        throttle_seconds=throttle_seconds or {},
+        throttle_seconds={
+            "software power cap": Reading(3.2),
+            "hardware thermal slowdown": Reading(0.0),
+        },
     )
 
 

@@ -243,7 +243,9 @@ def with_timing(record: RunRecord, key: str, clock: Timing) -> RunRecord:
     return replace(record, stages=tuple(stages))
 
 
-def use_gpu(record: RunRecord, key: str, **changes: Reading | dict[str, Reading]) -> RunRecord:
+def use_gpu(
+    record: RunRecord, key: str, **changes: Reading | dict[str, Reading] | str | int
+) -> RunRecord:
     """The same run, with other readings of the GPU in one stage."""
 
     def change(each: Measurement) -> Measurement:

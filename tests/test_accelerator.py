@@ -110,7 +110,7 @@ def test_a_forbidden_question_leaves_the_others(tmp_path: Path, stubbed: dict[st
 def test_a_gpu_lost_in_the_middle_costs_only_its_samples(
     tmp_path: Path, stubbed: dict[str, str]
 ) -> None:
-    lost = {"STUB_NVML_FAIL_AFTER": "*=15@400"}  # after it was described and found
+    lost = {"STUB_NVML_FAIL_AFTER": "*=15@nvmlDeviceGetComputeMode"}  # once it is described
     assert run_on_fake(tmp_path, {**stubbed, **lost}, "inference", "training").code == 0
     record = read_record(tmp_path, "fake")
     assert set(statuses(record).values()) == {"done"}

@@ -90,6 +90,7 @@ def test_the_default_data_have_the_rows_asked_for(hold: str) -> None:
     rows = WORKLOAD.datasets[hold](TINY, None)
     batch = next(iter(DataLoader(rows, TINY.batch_size)))
     assert len(rows) == TINY.shape["rows"]  # type: ignore[arg-type]
+    assert list(batch) == ["input_ids", "attention_mask", "labels"]
     assert batch["input_ids"].shape == (TINY.batch_size, TINY.sequence_length)
 
 

@@ -37,6 +37,7 @@ def test_an_unknown_stage_is_refused_with_the_known_ones() -> None:
     [
         (["--device", "cuda"], "device 'cuda' is not available"),
         (["--device", "warp9"], "sees only cpu"),
+        (["--device", "cuda:1"], "CUDA_VISIBLE_DEVICES=1"),
         (["--size", "huge"], "has no size 'huge'; it has only"),
         (["--label", "../evil"], "cannot name a directory"),
     ],
@@ -60,6 +61,11 @@ def test_what_makes_no_sense_is_refused(
         (
             "from bench.workload import Workload\nWORKLOAD = Workload(name='x', sizes={})",
             "missing 2 required positional arguments: 'model' and 'synthetic_batch'",
+        ),
+        (
+            "from bench.workload import Network, Size, Workload\n"
+            "WORKLOAD = Workload('x', {'s': Size(1, shape={'layers': [2]})}, Network(id, id), id)",
+            "shape['layers'] is a list",
         ),
     ],
 )
@@ -96,7 +102,10 @@ def test_data_that_cannot_be_used(name: str, content: bytes, sentence: str, tmp_
 
 def test_the_parser_is_strict_about_numbers() -> None:
     assert diagnose("run", "--timeout", "-3").code == 2
-    assert diagnose("run", "--timeout", "soon").code == 2
+    soon = diagnose("run", "--timeout", "soon")
+    assert soon.code == 2
+    assert "'soon' is not a positive number of seconds" in soon.err
+    assert diagnose("run", "--seed", "-1").code == 2
     assert diagnose("run", "--quick", "--full").code == 2
 
 

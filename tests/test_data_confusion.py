@@ -104,6 +104,6 @@ def test_missing_readings_say_what_to_install(monkeypatch: pytest.MonkeyPatch) -
     with pytest.raises(WorkloadError) as caught:
         confusion.version()
     assert str(caught.value) == (
-        "spelling errors are made with pypinyin, which is missing; run `pip install pypinyin` "
-        "or give finished pairs with --data pairs.tsv"
+        "spelling errors and candidates are made with pypinyin, which is missing; "
+        "run `pip install pypinyin`"
     )

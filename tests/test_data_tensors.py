@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from bench.data import confusion, tensors, vocabulary
+from bench.data.candidates import list_candidates
 from bench.data.tensors import SentencePairs, cache_path, make_pairs, prepare, summarize, to_tensors
 from bench.data.text import Corpus
 from bench.workload import WorkloadError
@@ -35,7 +36,54 @@ def test_a_row_is_what_it_is_by_hand() -> None:
     assert made["labels"].tolist() == [[-100] * 8 + [same, right] + [-100] * 6]
     assert made["characters"].tolist() == [2]
     assert made["erroneous"].tolist() == [True]
-    assert {made[name].dtype for name in tensors.INPUTS} == {torch.int64}
+    assert made["trg_ref_ids"].tolist() == [
+        [101, 101, 101, same, right, 102, 102, 102, same, wrong, 0, 0, 0, 0, 0, 0]
+    ]
+    assert made["block_flag"].tolist() == [[1, 1, 1, 0, 0, 1, 1, 1] + [0] * 8]
+    assert made["error_labels"].tolist() == [[-100] * 3 + [0, 1] + [-100] * 11]
+    assert {made[name].dtype for name in tensors.PLAIN_INPUTS} == {torch.int64}
+
+
+def test_the_second_prompt_moves_with_the_length_of_the_sentence() -> None:
+    made = to_tensors([("今", "今"), ("今天天", "今天天")], 16)
+    places = [row.nonzero().flatten().tolist() for row in made["block_flag"]]
+    assert places == [[0, 1, 2, 4, 5, 6], [0, 1, 2, 6, 7, 8]]
+
+
+def test_a_place_and_its_mask_carry_the_candidates_of_the_source_character() -> None:
+    source = "今田x😀"
+    made = to_tensors([(source, "今天x😀")], 20)["candidate_ids"][0]
+    assert made.shape == (20, 16)
+    assert made[3:7, 0].tolist() == vocabulary.encode(source)
+    assert torch.equal(made[3:7], made[10:14])
+    elsewhere = torch.cat([made[:3], made[7:10], made[14:]])
+    assert (elsewhere == vocabulary.PAD).all()
+
+
+def test_candidates_come_by_sound_then_shape_then_frequency_and_never_twice() -> None:
+    frequent = tuple("的一是今")
+    (index,) = vocabulary.encode("今")
+    sounds = [
+        each
+        for kind in ("same sound", "similar sound")
+        for each in confusion.candidates(kind, "今", frequent)
+    ]
+    assert vocabulary.decode(list_candidates(index, frequent)) == "今" + "".join(sounds[:15])
+    # A letter has no sound and no shape here, a stranger not even a character.
+    (letter,) = vocabulary.encode("x")
+    assert vocabulary.decode(list_candidates(letter, frequent)) == "x的一是今"
+    assert vocabulary.decode(list_candidates(vocabulary.UNK, frequent)) == "[UNK]的一是今"
+    for each in vocabulary.encode("中文语言二儿"):
+        listed = list_candidates(each, frequent)
+        assert listed[0] == each
+        assert len(set(listed)) == len(listed) <= 16
+
+
+def test_only_the_tensors_asked_for_are_held() -> None:
+    for hold in ("mmap", "preload"):
+        made = prepare(CLEAN, 32, 8, hold, names=tensors.PLAIN_INPUTS)
+        assert "candidate_ids" not in made
+        assert list(SentencePairs(made, hold)[0]) == ["input_ids", "attention_mask", "labels"]
 
 
 def test_labels_follow_the_rule_of_the_original() -> None:
@@ -93,7 +141,7 @@ def test_mapped_and_preloaded_rows_are_identical() -> None:
     preloaded = SentencePairs(prepare(CLEAN, 32, 20, "preload"), "preload")
     assert len(mapped) == len(preloaded) == 20
     for row in range(20):
-        assert list(mapped[row]) == ["input_ids", "attention_mask", "labels"]
+        assert list(mapped[row]) == list(tensors.INPUTS)
         for name, tensor in mapped[row].items():
             assert torch.equal(tensor, preloaded[row][name])
 
@@ -139,8 +187,9 @@ def empty(path: Path) -> None:
 
 def flip_a_bit(path: Path) -> None:
     content = bytearray(path.read_bytes())
-    # In the middle lies tensor data: torch alone would load it without complaint.
-    content[len(content) // 2] ^= 1
+    # In the middle of a tensor: torch alone would load it without complaint.
+    labels = torch.load(path, weights_only=True)["labels"].numpy().tobytes()
+    content[content.index(labels) + len(labels) // 2] ^= 1
     path.write_bytes(content)
 
 

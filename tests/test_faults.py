@@ -41,15 +41,21 @@ def run_faulty(
         ("raise", "failed", "KeyError: 'no such column' (faulty.py:"),
         ("memory", "failed", "out of memory: "),
         ("nan", "invalid", "the loss is nan after"),
+        ("dict", "failed", "the workload's loss returned a dict; it must return one tensor"),
+        ("file", "failed", "No such file or directory: 'weights.bin' (faulty.py:"),
+        ("no parameters", "skipped", "the model has no parameters to train"),
     ],
 )
 def test_a_broken_stage_says_why_and_the_others_still_run(
     fault: str, status: str, sentence: str, tmp_path: Path
 ) -> None:
     outcome = run_faulty(tmp_path, fault)
-    assert outcome.code == 3
-    assert outcome.complaint.startswith(f"stage training {status}: ")
-    assert sentence in outcome.complaint
+    if status == "skipped":
+        assert outcome.code == 0
+    else:
+        assert outcome.code == 3
+        assert outcome.complaint.startswith(f"stage training {status}: ")
+        assert sentence in outcome.complaint
     record = read_record(tmp_path, "faulty")
     assert statuses(record) == {"inference": "done", "training": status, "loader": "done"}
     assert sentence in reason(record, "training")
@@ -77,6 +83,23 @@ def test_a_crashing_loader_worker_ends_its_stage_only(tmp_path: Path) -> None:
     assert statuses(record) == {"inference": "done", "loader": "failed"}
     assert "DataLoader worker" in reason(record, "loader")
     assert "killed" in reason(record, "loader") or "exited" in reason(record, "loader")
+
+
+def test_an_error_in_a_loader_worker_is_told_without_its_traceback(tmp_path: Path) -> None:
+    outcome = run_faulty(tmp_path, "row", stages=("loader",))
+    assert outcome.code == 3
+    told = reason(read_record(tmp_path, "faulty"), "loader")
+    assert "in a loader worker: ValueError: row" in told
+    assert "is broken, see rows.csv" in told
+    assert "nowhere" not in (tmp_path / "faulty" / "report.md").read_text()
+
+
+def test_a_stream_of_rows_skips_the_loader_stages(tmp_path: Path) -> None:
+    outcome = run_faulty(tmp_path, "stream", stages=("loader", "real_data"))
+    assert outcome.code == 0
+    record = read_record(tmp_path, "faulty")
+    assert statuses(record) == {"loader": "skipped", "real_data": "skipped"}
+    assert "IterableDataset" in reason(record, "loader")
 
 
 def test_a_dataset_smaller_than_a_batch_skips_the_stage(tmp_path: Path) -> None:
@@ -155,6 +178,25 @@ def test_a_finished_run_is_kept_when_a_new_one_begins(tmp_path: Path) -> None:
     run_faulty(tmp_path, "", stages=("training",))
     assert (tmp_path / "faulty" / "run.previous.json").read_bytes() == first
     assert statuses(read_record(tmp_path, "faulty")) == {"training": "done"}
+
+
+def test_a_smoke_run_neither_replaces_a_report_nor_passes_the_check(tmp_path: Path) -> None:
+    words = ("run", "--workload", FAULTY, "--smoke", "--stages", "inference")
+    outcome = diagnose(*words, "--reports", tmp_path)
+    assert outcome.code == 0
+    assert "no result" in outcome.out
+    (directory,) = (each for each in tmp_path.iterdir() if each.is_dir())
+    assert directory.name.endswith("faulty-inference-smoke")
+    assert diagnose("check", "--reports", tmp_path).code == 1
+
+
+def test_words_that_nobody_hears_cost_no_result(tmp_path: Path) -> None:
+    words = command("run", "--workload", FAULTY, "--smoke", "--stages", "inference", "--label", "x")
+    script = 'exec "$@" > /dev/full'
+    outcome = launch(["sh", "-c", script, "sh", *words, "--reports", str(tmp_path)], {})
+    assert outcome.code == 3
+    assert "cannot write the output" in outcome.complaint
+    assert statuses(read_record(tmp_path, "x")) == {"inference": "done"}
 
 
 def test_a_gate_fails_on_findings_and_on_what_cannot_be_decided(tmp_path: Path) -> None:

@@ -76,6 +76,8 @@ def test_what_the_clock_could_not_reach_is_told() -> None:
     record = with_timing(run_record(), "training", clock)
     assert found(record, "imprecise").evidence == "training: interval is 3 % wide, 1 % was wanted"
     assert found(record, "not_steady").evidence == "training: mean still falls"
+    # A longer time limit ends nothing later: the clock stops at the effort's own precision.
+    assert found(record, "imprecise").advice == "Run with --full."
 
 
 def test_a_step_above_its_ceiling_discredits_the_ceiling() -> None:
@@ -115,4 +117,4 @@ def test_an_unfinished_run_says_so() -> None:
         "not reached: precision, loader, real_data, full_model"
     )
     assert tell(partial).endswith("The run was not finished.")
-    assert "224 ms of it is backward and optimiser" in tell(partial)
+    assert "224 ms of it is loss, backward and optimiser" in tell(partial)

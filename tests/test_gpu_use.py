@@ -5,7 +5,16 @@ from dataclasses import fields, replace
 import pytest
 
 from diagnose.measure.energy import RELOADED, Series
-from diagnose.measure.gpu_use import CLOCK_LIMITS, GpuTrace, mean_watts, measure_watts, summarize
+from diagnose.measure.gpu_use import (
+    BLURRED,
+    CLOCK_LIMITS,
+    GpuTrace,
+    PowerKind,
+    mean_watts,
+    measure_idle_watts,
+    measure_watts,
+    summarize,
+)
 from diagnose.model import GpuUse, Reading
 
 IDLE = Reading(40.0)
@@ -17,10 +26,11 @@ def steady(value: float) -> Series:
     return Series(AT, (value,) * len(AT))
 
 
+NO_COUNTER = Series(ended_at=0.1, reason="unsupported: no counter")
+AVERAGES = PowerKind("1 s averages", 1.0)
 TRACE = GpuTrace(
     joules=Series(AT, tuple(1000 + 200 * at for at in AT)),
     watts=steady(200.0),
-    watts_kind="instant",
     power_limit_watts=steady(350.0),
     utilization=Series(AT, tuple(0.25 if at < 4.5 else 0.85 for at in AT)),
     memory_bytes=Series(AT, tuple(9e9 if at == 4.5 else 4e9 + at for at in AT)),
@@ -59,12 +69,53 @@ def test_the_order_of_the_slots_does_not_matter() -> None:
 
 
 def test_without_a_counter_power_samples_are_integrated() -> None:
-    none = Series(ended_at=0.1, reason="unsupported: no counter")
-    use = summarize(0, replace(TRACE, joules=none), SLOTS, IDLE)
+    use = summarize(0, replace(TRACE, joules=NO_COUNTER), SLOTS, IDLE)
     assert use.joules.value == pytest.approx(600)
     assert use.joules_source == "power samples"
-    averaged = summarize(0, replace(TRACE, joules=none, watts_kind="1 s averages"), SLOTS, IDLE)
-    assert averaged.joules_source == "power samples (1 s averages)"
+
+
+def test_averaged_power_counts_only_in_slots_that_outlast_the_average() -> None:
+    trace = replace(TRACE, joules=NO_COUNTER, watts_kind=AVERAGES)
+    use = summarize(0, trace, SLOTS, IDLE)
+    assert use.joules.value is None
+    assert "averages over 1 s and the slots last 1 s" in use.joules.reason
+    assert use.watts.reason == use.joules.reason
+    assert use.joules_source == ""
+    # 900 W of another variant, which the sensor still shows in the first second of a slot.
+    shared = Series(AT, tuple(900.0 if 2 <= at < 3 else 200.0 for at in AT))
+    long = summarize(0, replace(trace, watts=shared), [(2.0, 5.0), (6.0, 9.5)], IDLE)
+    assert long.joules.value == pytest.approx(200 * 6.5)
+    assert long.watts.value == pytest.approx(200)
+    assert long.joules_source == "power samples (1 s averages)"
+
+
+def test_a_counter_makes_averaged_power_needless() -> None:
+    use = summarize(0, replace(TRACE, watts_kind=AVERAGES), SLOTS, IDLE)
+    assert use.joules.value == pytest.approx(600)
+
+
+def test_idle_power_may_be_an_average_that_reaches_back() -> None:
+    trace = replace(TRACE, joules=NO_COUNTER, watts_kind=AVERAGES)
+    assert measure_watts(trace, 1.0, 3.0).value is None
+    assert measure_idle_watts(trace, 1.0, 3.0).value == pytest.approx(200)
+    assert "no counter" in measure_idle_watts(GpuTrace(joules=NO_COUNTER), 1.0, 3.0).reason
+
+
+def test_utilisation_of_slots_below_its_own_sampling_period_is_blurred() -> None:
+    assert summarize(0, TRACE, SLOTS, IDLE).utilization.reason == ""
+    use = summarize(0, TRACE, [(2.0, 4.0), (5.0, 5.75)], IDLE)
+    assert use.utilization.value == pytest.approx((17 * 0.25 + 7 * 0.85) / 24)
+    assert use.utilization.reason == BLURRED
+
+
+def test_a_doubtful_device_is_doubtful_wherever_its_watts_are() -> None:
+    use = summarize(0, replace(TRACE, doubt="it may be another"), SLOTS, IDLE)
+    assert use.joules_source == "energy counter (it may be another)"
+    for reading in (use.joules, use.watts, use.idle_watts):
+        assert reading.value is not None
+        assert reading.reason == "it may be another"
+    silent = summarize(0, GpuTrace(doubt="it may be another"), SLOTS, IDLE)
+    assert silent.joules_source == ""
 
 
 def test_counter_and_samples_that_disagree_are_flagged() -> None:
@@ -117,6 +168,10 @@ def test_a_slot_of_no_length_has_no_power() -> None:
 def test_power_of_a_stretch_that_begins_before_the_first_samples() -> None:
     assert measure_watts(TRACE, -1.0, 5.0).value == pytest.approx(200)
     assert measure_watts(TRACE, -8.0, 5.0).value is None
-    none = Series(ended_at=0.1, reason="unsupported: no counter")
-    assert measure_watts(replace(TRACE, joules=none), -1.0, 5.0).value == pytest.approx(200)
+    assert measure_watts(replace(TRACE, joules=NO_COUNTER), -1.0, 5.0).value == pytest.approx(200)
     assert measure_watts(GpuTrace(), 0.0, 5.0).value is None
+
+
+def test_power_of_a_stretch_that_ends_after_the_last_samples() -> None:
+    assert measure_watts(TRACE, 5.0, 12.0).value == pytest.approx(200)
+    assert measure_watts(TRACE, 5.0, 17.0).value is None

@@ -71,12 +71,42 @@ def test_an_interrupted_run_keeps_its_stages_and_resumes(
     assert after["stages"][0] == before["stages"][0], "a finished stage is not measured twice"
 
 
-@pytest.mark.parametrize("delay", [0.3, 1.0, 2.5, 4.0, 6.0])
+@pytest.mark.parametrize(
+    ("stage", "place"),
+    [
+        ("inference", "inference"),
+        ("training", "training"),
+        ("precision", "training"),
+        ("loader", "loading"),
+        ("real_data", "loading"),
+    ],
+)
+def test_an_interrupt_inside_any_stage(stage: str, place: str, tmp_path: Path) -> None:
+    token, mark = uuid.uuid4().hex, tmp_path / "mark"
+    process = subprocess.Popen(
+        command(*ARGUMENTS, stage, "--reports", tmp_path),
+        cwd=ROOT,
+        env=environment({"RUN_TOKEN": token, "WAIT_IN": place, "MARK": str(mark)}),
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    wait_for(mark)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert "Traceback" not in err
+    assert_nobody_left(token)
+    assert not (tmp_path / "cut" / "run.json").exists(), "half a stage is no result"
+
+
+@pytest.mark.parametrize("delay", [0.0, 0.5, 1.5, 3.0])
 def test_an_interrupt_at_any_time_leaves_nothing_broken(delay: float, tmp_path: Path) -> None:
     token = uuid.uuid4().hex
     process = start(
         tmp_path, token, "ceilings", "inference", "training", "loader", "real_data", fault="sleep"
     )
+    while len(processes_with(token)) < 2:  # the program and its measuring process
+        time.sleep(0.02)
     time.sleep(delay)
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=30)

@@ -80,9 +80,21 @@ def test_a_machine_survives_json() -> None:
     probed = machine.probe("cpu")
     assert from_dict(Machine, json.loads(dumps(probed))) == probed
     assert probed.device == "cpu"
-    assert probed.cpu_cores == len(os.sched_getaffinity(0))
+    assert probed.cpu_cores == machine.count_cores() >= 1
     assert probed.versions["torch"].value
     assert probed.versions["cuda"].value or probed.versions["cuda"].reason
+
+
+def test_cores_are_counted_where_the_system_tells_no_affinity(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 5, 6}, raising=False)
+    assert machine.count_cores() == 3
+    monkeypatch.delattr(os, "sched_getaffinity")
+    monkeypatch.setattr(os, "cpu_count", lambda: 12)
+    assert machine.count_cores() == 12
+    monkeypatch.setattr(os, "cpu_count", lambda: None)
+    assert machine.count_cores() == 1
 
 
 def test_settings_that_change_the_speed_are_shown() -> None:
@@ -94,6 +106,8 @@ def test_settings_that_change_the_speed_are_shown() -> None:
         "PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True,max_split_size_mb:128",
         "CUDA_VISIBLE_DEVICES": "1,0",
         "TORCH_NCCL_ASYNC_ERROR_HANDLING": "3",
+        "NVIDIA_TF32_OVERRIDE": "0",
+        "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE": "1",
     }
     assert choose_environment(shown | {"PATH": "/usr/bin", "OMP_DISPLAY_ENV": "1"}) == shown
 

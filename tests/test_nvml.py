@@ -16,7 +16,8 @@ from diagnose.measure import gpus, nvml
 uuid = "{prefix}0abc000{number}-1111-2222-3333-00000000000{number}"
 identity = nvml.Identity(0, "Stub GPU {number}", uuid, memory_bytes=5, compute_capability="8.6")
 with nvml.open_session() as session:
-    gpu = gpus.describe_gpu(session, identity, "salt")
+    before = gpus.observe_before(session, seconds=0)
+    gpu = gpus.describe_gpu(session, identity, "salt", before)
     print(json.dumps({{"stub": nvml.is_stub(session), **to_dict(gpu)}}))
 """
 FIND = """
@@ -122,6 +123,25 @@ def test_every_field_of_a_gpu_in_si_units(nvml_stub: dict[str, str]) -> None:
     }
 
 
+def test_memory_that_the_driver_reserves_is_nobodys(nvml_stub: dict[str, str]) -> None:
+    assert describe(nvml_stub)["memory_used_before_bytes"] == {"value": 8 << 20, "reason": ""}
+    for code in (13, 25):
+        old = {"STUB_NVML_FAIL": f"nvmlDeviceGetMemoryInfo_v2={code}"}
+        gpu = describe(nvml_stub | old)
+        assert gpu["memory_used_before_bytes"]["value"] == 608 << 20
+        assert "driver reserves" in gpu["memory_used_before_bytes"]["reason"]
+        assert gpu["memory_bytes"]["value"] == 16 << 30
+
+
+def test_what_is_read_too_late_is_not_called_before(nvml_stub: dict[str, str]) -> None:
+    code = DESCRIBE.replace(', "salt", before)', ', "salt", {{}})')
+    gpu = run_python(code.format(number=0, prefix=""), nvml_stub)
+    for name in ("memory_used_before_bytes", "utilization_before"):
+        assert gpu[name]["value"] is None
+        assert "not watched before" in gpu[name]["reason"]
+    assert gpu["memory_bytes"]["value"] == 16 << 30
+
+
 def test_the_hash_does_not_depend_on_who_tells_the_uuid(nvml_stub: dict[str, str]) -> None:
     hashes = {describe(each)["uuid_hash"] for each in (nvml_stub, nvml_stub | NO_DRIVER)}
     assert len(hashes) == 1
@@ -144,7 +164,9 @@ def test_the_hash_does_not_depend_on_who_tells_the_uuid(nvml_stub: dict[str, str
 def test_one_failing_question_leaves_the_others(
     nvml_stub: dict[str, str], code: int, case: str
 ) -> None:
-    failing = f"nvmlDeviceGetMemoryInfo={code},nvmlDeviceGetEccMode={code}"
+    failing = ",".join(
+        f"nvmlDeviceGet{name}={code}" for name in ("MemoryInfo", "MemoryInfo_v2", "EccMode")
+    )
     gpu = describe(nvml_stub | {"STUB_NVML_FAIL": failing})
     for name in ("memory_bytes", "memory_used_before_bytes", "ecc"):
         assert gpu[name]["value"] is None
@@ -179,6 +201,32 @@ def test_an_unknown_uuid_is_not_replaced_by_a_guess(nvml_stub: dict[str, str]) -
 def test_a_pci_address_finds_its_gpu(nvml_stub: dict[str, str]) -> None:
     found = find(nvml_stub, "0, '', None, '00000000:02:00.0'")
     assert found == {"name": "Stub GPU 0", "doubt": ""}
+
+
+def test_a_pci_address_of_an_unknown_uuid_may_be_the_parent(nvml_stub: dict[str, str]) -> None:
+    found = find(nvml_stub, "0, '', 'MIG-ffff', '00000000:02:00.0'")
+    assert found["name"] == "Stub GPU 0"
+    assert "MIG slice" in found["doubt"]
+    # The address is not asked for while the UUID can be searched.
+    failing = {"STUB_NVML_FAIL": "nvmlDeviceGetHandleByUUID=13"}
+    sure = find(nvml_stub | failing, f"0, '', '{UUID_0}', '00000000:01:00.0'")
+    assert sure == {"name": "Stub GPU 0", "doubt": ""}
+
+
+@pytest.mark.parametrize("identity", [f"0, '', '{UUID_0}'", "0, '', None, '00000000:02:00.0'"])
+def test_a_gpu_that_is_cut_into_slices_is_in_doubt(
+    nvml_stub: dict[str, str], identity: str
+) -> None:
+    found = find(nvml_stub | {"STUB_NVML_MIG": "1"}, identity)
+    assert found["name"] == "Stub GPU 0"
+    assert "MIG is on" in found["doubt"]
+
+
+def test_a_doubt_reaches_the_description(nvml_stub: dict[str, str]) -> None:
+    gpu = describe(nvml_stub | {"STUB_NVML_MIG": "1"})
+    assert gpu["nvml_index"]["value"] == 1
+    assert "MIG is on" in gpu["nvml_index"]["reason"]
+    assert gpu["mig"]["value"] == "on"
 
 
 def test_a_position_is_the_last_resort_and_in_doubt(nvml_stub: dict[str, str]) -> None:

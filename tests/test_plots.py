@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import replace
+from typing import Any
 from xml.etree import ElementTree
 
 import matplotlib as mpl
@@ -12,8 +13,8 @@ import pytest
 
 from diagnose import codec
 from diagnose.model import RunRecord
-from diagnose.tell import derive
-from diagnose.tell.plots import figures
+from diagnose.tell import derive, seal
+from diagnose.tell.plots import draw_power, figures
 from tests.records import (
     on_cpu,
     pair,
@@ -109,6 +110,47 @@ def test_every_gpu_and_every_stage_is_named_in_the_power_figure() -> None:
     )
     words = texts(figures(replace(record, stages=stages))["power.svg"])
     assert {"GPU 0", "GPU 1", "inference", "training", "real data", "full model"} <= set(words)
+
+
+def test_a_resumed_run_goes_on_where_the_first_part_ended() -> None:
+    record = run_record()
+    resumed = [
+        replace(
+            each,
+            power=tuple(
+                replace(trace, at_seconds=tuple(at - 100 for at in trace.at_seconds))
+                for trace in each.power
+            ),
+        )
+        if each.key in ("real_data", "full_model")
+        else each
+        for each in record.stages
+    ]
+    (axes,) = draw_power(replace(record, stages=tuple(resumed))).axes
+    drawn: list[Any] = [line.get_xdata() for line in axes.lines]
+    spans = [(at[0], at[-1]) for at in drawn if len(at) > 2]
+    # The pauses within each part are kept: only the restart of the clock is taken out.
+    assert spans == [(20, 31), (40, 51), (60, 71), (71, 82), (91, 102)]
+    assert "without the pause" in axes.get_xlabel()
+    (whole,) = draw_power(record).axes
+    assert whole.get_xlabel() == "seconds since the run began"
+
+
+def test_a_figure_without_a_place_for_its_seal_is_refused() -> None:
+    with pytest.raises(ValueError, match="no place for its seal"):
+        seal.seal(b"<svg/>")
+
+
+def test_any_changed_byte_breaks_the_seal() -> None:
+    record = run_record(without=["loader"])
+    fingerprint = derive.fingerprint(record)
+    svg = figures(record)["stages.svg"]
+    assert seal.find_fault(svg, fingerprint) == ""
+    for place in range(0, len(svg), 97):
+        changed = svg[:place] + bytes([svg[place] ^ 1]) + svg[place + 1 :]
+        assert seal.find_fault(changed, fingerprint) != ""
+    assert seal.find_fault(svg + b" ", fingerprint) == "was edited after it was drawn"
+    assert seal.find_fault(svg, "0" * 64) == "was drawn from another record"
 
 
 def test_a_title_from_outside_is_text_and_no_markup() -> None:

@@ -37,6 +37,7 @@ def test_the_answer_comes_first_and_the_sections_in_order() -> None:
         "Causes",
         "Excluded",
         "Flags",
+        "What the GPU did",
         "What this device attains",
         "DataLoader",
         "Slow steps",
@@ -75,6 +76,27 @@ def test_a_missing_stage_keeps_its_row() -> None:
     empty = render(replace(record, stages=(), complete=False))
     assert "No stage was compared" in empty
     assert "The loader was not measured: this stage was not reached" in empty
+
+
+def test_a_run_in_which_every_stage_failed_is_still_told() -> None:
+    record = run_record()
+    failed = (
+        stage(each.key, status="failed", reason="out of memory at batch 128")
+        for each in record.stages
+    )
+    text = render(replace(record, stages=tuple(failed)))
+    assert text.split("\n\n")[1].startswith("**No step could be measured")
+    assert "| Training | –¹ | –¹ | –¹ | failed |" in text
+    assert "- ¹ out of memory at batch 128" in text
+
+
+def test_a_noisy_stage_is_marked_where_its_number_stands() -> None:
+    wild = replace(timing(0.34), slot_seconds=(1.0, 2.0) * 5)
+    noisy = render(with_timing(run_record(), "training", wild))
+    assert re.search(r"^\| Training \|.*\| noisy, float32", noisy, re.MULTILINE)
+    assert re.search(r"^\| loss, backward and optimiser \|.*\| noisy \|$", noisy, re.MULTILINE)
+    assert not re.search(r"^\| input pipeline \|.*noisy", noisy, re.MULTILINE)
+    assert "noisy" not in render(run_record())
 
 
 def test_percentiles_say_how_many_steps_they_need() -> None:
@@ -140,7 +162,7 @@ def reports(written: Path, tmp_path: Path) -> Path:
     return tmp_path / "reports"
 
 
-def test_good_reports_pass(reports: Path, tmp_path: Path) -> None:
+def test_good_reports_pass(reports: Path) -> None:
     assert check.check(reports) == []
     assert sorted(each.name for each in (reports / "xeon").iterdir()) == [
         "loader.svg",
@@ -148,7 +170,35 @@ def test_good_reports_pass(reports: Path, tmp_path: Path) -> None:
         "run.json",
         "stages.svg",
     ]
-    assert check.check(tmp_path / "nowhere") == []
+
+
+def test_a_place_without_reports_is_no_success(tmp_path: Path) -> None:
+    (problem,) = check.check(tmp_path / "nowhere")
+    assert "nowhere is no directory" in problem
+    (tmp_path / "reports").mkdir()
+    assert check.check(tmp_path / "reports") == []
+
+
+def test_what_is_no_report_is_no_problem(reports: Path) -> None:
+    (reports / "empty").mkdir()
+    (reports / "begun").mkdir()
+    (reports / "begun" / store.LOCK_NAME).touch()
+    (reports / "notes.txt").touch()
+    (reports / "xeon" / "run.json.corrupt").touch()
+    assert check.check(reports) == []
+
+
+def test_an_index_of_reports_that_are_gone_is_a_problem(reports: Path) -> None:
+    for label in ("xeon", "rtx-4090"):
+        shutil.rmtree(reports / label)
+    (problem,) = check.check(reports)
+    assert "README.md differs" in problem
+
+
+def test_a_report_without_its_record_is_one_problem(reports: Path) -> None:
+    (reports / "xeon" / "run.json").unlink()
+    (problem,) = check.check(reports)
+    assert "xeon has no run.json to prove its report.md, stages.svg, loader.svg" in problem
 
 
 def damage_report(reports: Path) -> None:
@@ -173,6 +223,18 @@ def fake_record(reports: Path) -> None:
     store.save(replace(run_record(), source="fake device"), reports / "rtx-4090")
 
 
+def smoke_record(reports: Path) -> None:
+    store.save(replace(run_record(), effort="smoke"), reports / "rtx-4090")
+
+
+def edit_figure(reports: Path) -> None:
+    path = reports / "xeon" / "stages.svg"
+    content = path.read_text()
+    shown = re.search(r">(339\.\d) ms<", content)
+    assert shown is not None
+    path.write_text(content.replace(shown.group(1), "139.9"))
+
+
 @pytest.mark.parametrize(
     ("damage", "complaint"),
     [
@@ -187,6 +249,8 @@ def fake_record(reports: Path) -> None:
         (replace_record, r"rtx-4090/power\.svg was drawn from another record"),
         (stub_record, "rtx-4090 was measured on a stub"),
         (fake_record, "rtx-4090 was measured on a fake device"),
+        (smoke_record, "rtx-4090 is a smoke run"),
+        (edit_figure, r"stages\.svg was edited after it was drawn"),
         (lambda reports: (reports / "xeon").rename(reports / "other"), "record of the label xeon"),
         (lambda reports: (reports / "README.md").unlink(), r"README\.md cannot be read"),
         (lambda reports: (reports / "README.md").write_text("x"), r"README\.md differs"),

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from diagnose.model import Reading
+from diagnose.model import Reading, RunRecord
 from diagnose.tell import derive
 from diagnose.tell.rules import RULES, judge
 from tests.record_parts import NO_GPU, gpu_use, measurement, stage, timing
@@ -195,6 +195,46 @@ def test_the_storage_matters_only_where_it_costs_part_of_a_step() -> None:
     assert found(run_record(loader_stage(slow)), "loader_workers").verdict == "excluded"
 
 
+def loader_of(slots: int, milliseconds: dict[int, float]) -> RunRecord:
+    """A loader by number of workers, measured in so many blocks."""
+    measured = (
+        measurement(
+            f"{workers} workers",
+            timing(each / 1e3, slots=slots, seed=workers),
+            settings={"workers": workers, "storage": "mmap"},
+        )
+        for workers, each in milliseconds.items()
+    )
+    return run_record(stage("loader", *measured))
+
+
+def test_the_largest_of_many_gaps_needs_a_wider_interval() -> None:
+    planned = found(loader_of(7, {0: 80.0, 4: 10.0}), "loader_workers")
+    assert planned.verdict == "flag"
+    assert "pairs" not in planned.evidence
+    # The same two, but chosen after seeing four.
+    four = {0: 80.0, 2: 50.0, 4: 10.0, 8: 50.0}
+    chosen = found(loader_of(7, four), "loader_workers")
+    assert chosen.verdict == "cannot tell"
+    assert "largest of 6 pairs can be proven from 8 blocks on, this run has 7" in chosen.evidence
+    more = found(loader_of(8, four), "loader_workers")
+    assert more.verdict == "flag"
+    assert "the largest of 6 pairs, so its interval is one of 99.2 %" in more.evidence
+
+
+def test_that_no_setting_matters_needs_no_wider_interval() -> None:
+    finding = found(loader_of(6, {0: 10.0, 2: 10.1, 4: 10.2, 8: 10.3}), "loader_workers")
+    assert finding.verdict == "excluded"
+    assert "the interval of each of 6 pairs is within 5.0 % of a step" in finding.evidence
+
+
+def test_the_advice_claims_only_what_was_compared() -> None:
+    advice = found(slowed_input(), "input_bound").advice
+    compared, _, untried = advice.partition(" here. ")
+    assert "pinned" not in compared
+    assert "this run did not compare them" in untried
+
+
 def test_a_slow_loader_setting_that_is_not_in_use_is_no_cause() -> None:
     finding = found(
         run_record(loader_stage({(0, "mmap"): 80.0, (4, "mmap"): 12.0})), "loader_workers"
@@ -208,6 +248,34 @@ def test_a_slow_loader_setting_that_is_not_in_use_is_no_cause() -> None:
 def test_arithmetic_is_judged_against_the_measured_ceiling(flops: float, verdict: str) -> None:
     record = run_record(pair("full_model", 0.34, 0.3395, 396, flops=flops))
     assert found(record, "low_compute").verdict == verdict
+
+
+@pytest.mark.parametrize(
+    ("flops", "noise", "slots", "verdict"),
+    [
+        (0.29, 0.002, 10, "cause"),
+        (0.29, 0.200, 10, "cannot tell"),  # it may as well be above the threshold
+        (0.31, 0.200, 10, "cannot tell"),
+        (0.31, 0.002, 10, "flag"),
+        (0.61, 0.002, 10, "excluded"),
+        (0.61, 0.200, 10, "flag"),  # surely no cause, but not surely innocent
+        (0.10, 0.002, 4, "cannot tell"),  # no interval at all
+        (0.90, 0.002, 4, "cannot tell"),
+    ],
+)
+def test_arithmetic_is_judged_by_its_interval(
+    flops: float, noise: float, slots: int, verdict: str
+) -> None:
+    record = run_record(pair("full_model", 0.34, 0.3395, 396, flops=flops * 40e12 * 0.34))
+    record = with_timing(record, "full_model", timing(0.34, noise=noise, slots=slots))
+    assert found(record, "low_compute").verdict == verdict
+
+
+def test_a_noisy_ceiling_widens_the_share_too() -> None:
+    quiet = run_record(pair("full_model", 0.34, 0.3395, 396, flops=0.29 * 40e12 * 0.34))
+    noisy = with_timing(quiet, "ceilings", timing(1e12 / 40e12, noise=0.2))
+    assert found(quiet, "low_compute").verdict == "cause"
+    assert found(noisy, "low_compute").verdict == "cannot tell"
 
 
 def test_an_empty_operation_is_told_per_operation() -> None:
@@ -241,7 +309,11 @@ def test_a_mixed_step_is_held_against_the_ceiling_of_its_own_precision() -> None
 
 def test_a_heavy_optimiser_is_the_cause() -> None:
     record = run_record(pair("training", 0.9, 0.1116, 402))
-    assert found(record, "backward_and_optimizer").verdict == "cause"
+    finding = found(record, "backward_and_optimizer")
+    assert finding.verdict == "cause"
+    # The eval-mode forward that is subtracted has no loss either.
+    assert finding.sentence.startswith("Loss, backward and optimiser take")
+    assert "neither loss nor dropout" in finding.evidence
 
 
 def test_the_answer_follows_what_was_measured() -> None:
@@ -266,13 +338,13 @@ def test_milliseconds_of_another_precision_are_never_part_of_the_step() -> None:
         pair("real_data", 0.165, 0.1629, 350, dtype="bfloat16 autocast"), without=["full_model"]
     )
     assert "of it is" not in tell(record)
-    assert "in float32, 67 % of a training step is backward and optimiser" in tell(record)
+    assert "in float32, 67 % of a training step is loss, backward and optimiser" in tell(record)
 
 
 def test_milliseconds_of_a_slower_stage_are_never_part_of_the_step() -> None:
     record = run_record(pair("real_data", 0.200, 0.199, 398), without=["full_model"])
     assert "of it is" not in tell(record)
-    assert "67 % of a training step is backward and optimiser" in tell(record)
+    assert "67 % of a training step is loss, backward and optimiser" in tell(record)
 
 
 def test_two_gpus_add_up() -> None:

@@ -263,6 +263,13 @@ def test_a_label_that_could_leave_its_directory_is_refused(label: str, tmp_path:
         store.save(replace(SMALL, label=label), tmp_path)
 
 
+def test_a_label_from_the_command_line_stays_in_its_directory(tmp_path: Path) -> None:
+    assert store.record_path(tmp_path, "rtx-4090") == tmp_path / "rtx-4090" / "run.json"
+    for label in ("../../x", "/etc", "..", "a/../../b"):
+        with pytest.raises(store.LabelError, match="cannot name a directory"):
+            store.record_path(tmp_path, label)
+
+
 @pytest.mark.parametrize(
     ("name", "label"),
     [

@@ -49,8 +49,8 @@ def version() -> str:
         return f"{VERSION} with pypinyin {importlib.metadata.version('pypinyin')}"
     except importlib.metadata.PackageNotFoundError:
         raise WorkloadError(
-            "spelling errors are made with pypinyin, which is missing; run `pip install pypinyin` "
-            "or give finished pairs with --data pairs.tsv"
+            "spelling errors and candidates are made with pypinyin, which is missing; "
+            "run `pip install pypinyin`"
         ) from None
 
 

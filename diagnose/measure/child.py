@@ -15,6 +15,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from diagnose.measure.words import one_sentence
+
 ROOT = Path(__file__).resolve().parents[2]
 LIVENESS_SECONDS = 0.5
 
@@ -90,7 +92,7 @@ class Child:
         how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"exited with {code}"
         self._log.seek(0)
         lines = self._log.read().decode(errors="replace").strip().splitlines()
-        return f"the measuring process {how}" + (f": {lines[-1][:200]}" if lines else "")
+        return f"the measuring process {how}" + (f": {one_sentence(lines[-1])}" if lines else "")
 
     def end(self) -> None:
         """Kill the whole session: loader workers too, and also one that is stopped."""

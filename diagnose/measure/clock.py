@@ -50,7 +50,7 @@ class Effort:
 # The protocol as it should be, for machines where a few minutes do not matter.
 FULL = Effort("full", 3.0, 10, 120.0, 20, 0.5, 10, 3.0, 0.01, 240.0)
 # Shorter windows and a wider interval: the whole ladder in two minutes on a laptop.
-QUICK = Effort("quick", 0.5, 5, 5.0, 8, 0.15, 10, 1.5, 0.02, 12.0)
+QUICK = Effort("quick", 0.5, 5, 5.0, 5, 0.1, 10, 1.0, 0.05, 12.0)
 # For tests of everything around the numbers: the numbers themselves mean nothing.
 SMOKE = Effort("smoke", 0.0, 1, 0.0, 1, 0.0, 6, 0.0, 1.0, 1.0)
 EFFORTS = {effort.name: effort for effort in (QUICK, FULL, SMOKE)}
@@ -114,7 +114,11 @@ def measure(
     """
     missing = stop or (lambda slots: [_unmet(each, effort) for each in slots])
     overhead = empty_pair_seconds(timer)
-    slot_seconds = max(effort.slot_seconds, overhead / OVERHEAD_SHARE, least_slot_seconds)
+    # Energy wants long slots, but ten of each variant must still fit into the time there is.
+    affordable = effort.limit_seconds / (effort.fewest_slots * len(variants))
+    slot_seconds = max(
+        effort.slot_seconds, overhead / OVERHEAD_SHARE, min(least_slot_seconds, affordable)
+    )
     fair = replace(effort, warmup_limit_seconds=effort.warmup_limit_seconds / len(variants))
     runs = [_warm_up_and_calibrate(variant, fair, timer, slot_seconds) for variant in variants]
     order = random.Random(seed)

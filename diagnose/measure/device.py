@@ -5,6 +5,7 @@ torch.accelerator and torch.get_device_module first; what only CUDA has lives in
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import time
 from collections.abc import Sequence
@@ -77,9 +78,8 @@ class Device:
     def reset_peak(self) -> None:
         if self.is_cpu:
             # "5" resets the peak resident size of this process (proc(5)).
-            clear = Path("/proc/self/clear_refs")
-            if clear.exists():
-                clear.write_text("5")
+            with contextlib.suppress(OSError):  # not on every system, and not in every sandbox
+                Path("/proc/self/clear_refs").write_text("5")
         else:
             self._module.reset_peak_memory_stats()
 
@@ -91,7 +91,9 @@ class Device:
             status = Path("/proc/self/status").read_text()
         except OSError:
             return Reading(None, "the peak resident size is read from /proc, which is absent here")
-        line = next(each for each in status.splitlines() if each.startswith("VmHWM"))
+        line = next((each for each in status.splitlines() if each.startswith("VmHWM")), None)
+        if line is None:
+            return Reading(None, "this system does not tell the peak resident size")
         return Reading(int(line.split()[1]) * 1024.0)
 
     # --- numbers ---
@@ -99,7 +101,9 @@ class Device:
     @property
     def low_precision(self) -> torch.dtype:
         """float16 is what the job uses on CUDA; elsewhere bfloat16 needs no loss scaling."""
-        return torch.float16 if self.kind == "cuda" else torch.bfloat16
+        usual = torch.float16 if self.kind == "cuda" else torch.bfloat16
+        chosen: torch.dtype = getattr(self._module, "low_precision", usual)
+        return chosen
 
 
 def open_device(kind: str | None) -> Device:
@@ -108,6 +112,12 @@ def open_device(kind: str | None) -> Device:
     present = accelerator.type if accelerator and torch.accelerator.is_available() else None
     if kind is None:
         return Device(present or "cpu")
+    kind, _, index = kind.partition(":")
+    if index not in ("", "0"):
+        raise DeviceError(
+            f"only the first device is measured, not {kind}:{index}; "
+            f"choose a card with CUDA_VISIBLE_DEVICES={index} and --device {kind}"
+        )
     if kind in ("cpu", present):
         return Device(kind)
     have = f"cpu and {present}" if present else "only cpu"

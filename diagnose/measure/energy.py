@@ -21,6 +21,9 @@ MIN_CHANGES = 10  # gaps between counter changes that a period is the median of
 MAX_SILENT_GAPS = 5.0
 # The usual gap of a sampler on a busy machine: a shorter silence is scheduling, not a loss.
 MIN_SILENT_SECONDS = 0.5
+# An averaging sensor shows what was before a window for the length of its average. A window of
+# three such lengths leaves two of its own.
+MIN_AVERAGES_PER_WINDOW = 3
 
 NO_WINDOW = "nothing was measured, so there is no time to look at"
 RELOADED = "the counter went backwards, so the driver was reloaded during the measurement"
@@ -69,9 +72,10 @@ def find_period(counter: Series) -> Reading:
     return Reading(statistics.median(gaps))
 
 
-def find_first_change(counter: Series) -> float | None:
+def find_changes(counter: Series) -> Window | None:
+    """The first and the last moment at which the counter was seen to move."""
     runs = _find_edges(counter)
-    return runs[0].at[0] if runs else None
+    return (runs[0].at[0], runs[-1].at[-1]) if runs else None
 
 
 def count_joules(counter: Series, windows: Sequence[Window]) -> Reading:
@@ -117,6 +121,32 @@ def integrate_watts(power: Series, windows: Sequence[Window]) -> Reading:
         for i in range(first, last):
             held = min(power.at[i + 1], end) - max(power.at[i], begin)
             total += power.values[i] * held
+    return Reading(total)
+
+
+def integrate_averages(power: Series, windows: Sequence[Window], average_seconds: float) -> Reading:
+    """Energy by a sensor that shows the mean of the last `average_seconds`.
+
+    Its first samples in a window belong to what ran before, which in interleaved slots is another
+    variant. They are left out, and the others stand for the whole window.
+    """
+    if not windows:
+        return Reading(None, NO_WINDOW)
+    shortest = min(end - begin for begin, end in windows)
+    wanted = MIN_AVERAGES_PER_WINDOW * average_seconds
+    if shortest < wanted:
+        return Reading(
+            None,
+            f"the power sensor averages over {average_seconds:g} s and the slots last "
+            f"{shortest:.2g} s; they would share their neighbours' watts, so slots of "
+            f"{wanted:g} s or an energy counter are needed",
+        )
+    total = 0.0
+    for begin, end in windows:
+        own = integrate_watts(power, [(begin + average_seconds, end)])
+        if own.value is None:
+            return own
+        total += own.value * (end - begin) / (end - begin - average_seconds)
     return Reading(total)
 
 

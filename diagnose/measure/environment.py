@@ -22,6 +22,8 @@ _NAMES = {
     "MKL_NUM_THREADS",
     "PYTORCH_CUDA_ALLOC_CONF",
     "PYTORCH_ALLOC_CONF",
+    "NVIDIA_TF32_OVERRIDE",
+    "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE",
 }
 _PREFIXES = ("NCCL_", "TORCH_NCCL_", "TORCH_CUDNN_", "MALLOC_")
 # Names that promise a secret or an identity, and those that hold an address or a host by design.

@@ -10,12 +10,15 @@ from typing import Any
 
 from diagnose.measure import nvml
 from diagnose.measure.energy import MIN_CHANGES, Series, find_period
-from diagnose.measure.gpu_use import CLOCK_LIMITS, GpuTrace
+from diagnose.measure.gpu_use import CLOCK_LIMITS, INSTANT, GpuTrace, PowerKind
 from diagnose.measure.nvml import Failure, Found, Identity, Session
 from diagnose.model import Reading
 
 Clock = Callable[[], float]
 Answers = dict[tuple[int, int], float | Failure]
+
+# Until a counter's period is known it is polled faster than any known counter moves.
+FAST_SECONDS = 0.02
 
 _SECONDS_PER_NANOSECOND = 1e-9
 # Drivers were seen to answer "not supported" now and then when polled fast, so once is not enough.
@@ -25,14 +28,18 @@ _GAUGE_PAUSE_SECONDS = 0.1
 _RETRY_SECONDS = 1.0  # a lost GPU rarely returns; asking more often would only fill its log
 
 _INSTANT, _AVERAGE, _ENERGY = 186, 185, 83
-_OLD_POWER = "1 s averages on most GPUs"  # nvmlDeviceGetPowerUsage
 # In the order of preference. The GPU alone comes before the module with its processor.
 _POWER_FIELDS = (
-    ((_INSTANT, nvml.GPU_SCOPE), "instant"),
-    ((_AVERAGE, nvml.GPU_SCOPE), "1 s averages"),
-    ((_INSTANT, nvml.MODULE_SCOPE), "module: processor and GPU"),
-    ((_AVERAGE, nvml.MODULE_SCOPE), "module: processor and GPU, 1 s averages"),
+    ((_INSTANT, nvml.GPU_SCOPE), INSTANT),
+    ((_AVERAGE, nvml.GPU_SCOPE), PowerKind("1 s averages", 1.0)),
+    ((_INSTANT, nvml.MODULE_SCOPE), PowerKind("module: processor and GPU")),
+    ((_AVERAGE, nvml.MODULE_SCOPE), PowerKind("module: processor and GPU, 1 s averages", 1.0)),
 )
+# nvml.h of nvmlDeviceGetPowerUsage: averaged over 1 s since Ampere, except for GA100, whose
+# compute capability is the lowest of its generation.
+_POWER_USAGE = PowerKind("the driver's power usage")
+_POWER_USAGE_AVERAGED = PowerKind("the driver's power usage, 1 s averages", 1.0)
+_LAST_WITHOUT_AVERAGE = (8, 0)
 _LIMIT_FIELDS = tuple((limit.field_id, nvml.GPU_SCOPE) for limit in CLOCK_LIMITS)
 _ENERGY_FIELD = (_ENERGY, nvml.GPU_SCOPE)
 _FIELDS = (*(key for key, _ in _POWER_FIELDS), *_LIMIT_FIELDS, _ENERGY_FIELD)
@@ -57,7 +64,6 @@ _GAUGES = (
         member="gpu",
         unit=nvml.SHARE_PER_PERCENT,
     ),
-    _Gauge("memory_bytes", "nvmlDeviceGetMemoryInfo", member="used"),
     _Gauge("sm_hertz", "nvmlDeviceGetClockInfo", (1,), unit=nvml.HERTZ_PER_MEGAHERTZ),
     _Gauge("memory_hertz", "nvmlDeviceGetClockInfo", (2,), unit=nvml.HERTZ_PER_MEGAHERTZ),
     _Gauge("celsius", "nvmlDeviceGetTemperature", (0,)),
@@ -120,7 +126,7 @@ class GpuPoll:
         self._identity = identity
         self._started_at = started_at
         self._found: Found | Failure | None = None
-        self._power_kind = ""
+        self._power_kind: PowerKind | None = None
         self._gauges_due = started_at
         self.due = started_at
         self.dropped_at: list[float] = []
@@ -131,16 +137,19 @@ class GpuPoll:
         self.watts = Track()
         self._limits = {limit.name: Track() for limit in CLOCK_LIMITS}
         self._clock_reasons = Track()
+        self._memory = Track()
         self._gauges = {gauge.name: Track() for gauge in _GAUGES}
 
     def trace(self) -> GpuTrace:
         return GpuTrace(
             joules=self.joules.series(),
             watts=self.watts.series(),
-            watts_kind=self._power_kind,
+            watts_kind=self._power_kind or INSTANT,
+            memory_bytes=self._memory.series(),
             clock_reasons=self._clock_reasons.series(),
             throttle_seconds={name: track.series() for name, track in self._limits.items()},
             dropped_at=tuple(self.dropped_at),
+            doubt=self._found.doubt if isinstance(self._found, Found) else "",
             **{name: track.series() for name, track in self._gauges.items()},
         )
 
@@ -182,15 +191,22 @@ class GpuPoll:
             self.power_read_at = clock()
             self._keep_watts(self.power_read_at, answer, kind)
 
-    def _read_power(self, handle: Any, answers: Answers) -> tuple[float | Failure, str]:
+    def _read_power(self, handle: Any, answers: Answers) -> tuple[float | Failure, PowerKind]:
         for key, kind in _POWER_FIELDS:
             # One kind for the whole run: instant and averaged samples must not be mixed.
-            works = not self._power_kind and not isinstance(answers[key], Failure)
+            works = self._power_kind is None and not isinstance(answers[key], Failure)
             if works or self._power_kind == kind:
                 return answers[key], kind
-        return self._session.ask("nvmlDeviceGetPowerUsage", handle), _OLD_POWER
+        answer = self._session.ask("nvmlDeviceGetPowerUsage", handle)
+        return answer, self._power_kind or self._name_power_usage(handle)
 
-    def _keep_watts(self, at: float, answer: float | Failure, kind: str) -> None:
+    def _name_power_usage(self, handle: Any) -> PowerKind:
+        capability = self._session.ask("nvmlDeviceGetCudaComputeCapability", handle)
+        if isinstance(capability, Failure) or tuple(capability) > _LAST_WITHOUT_AVERAGE:
+            return _POWER_USAGE_AVERAGED
+        return _POWER_USAGE
+
+    def _keep_watts(self, at: float, answer: float | Failure, kind: PowerKind) -> None:
         if not isinstance(answer, Failure) and answer <= 0:
             self.dropped_at.append(at)
             return
@@ -206,6 +222,10 @@ class GpuPoll:
                 if gauge.member and not isinstance(answer, Failure):
                     answer = getattr(answer, gauge.member)
                 self._keep(track, clock(), answer, gauge.unit)
+        if not self._memory.given_up:
+            memory = self._session.memory(handle)
+            used = memory if isinstance(memory, Failure) else memory.used_bytes
+            self._keep(self._memory, clock(), used)
         if not self._clock_reasons.given_up:
             answer = self._session.ask("nvmlDeviceGetCurrentClocksEventReasons", handle)
             if isinstance(answer, Failure):
@@ -220,6 +240,6 @@ class GpuPoll:
             track.add(at, answer * unit)
 
     def _fail_all(self, at: float, failure: Failure) -> None:
-        tracks = (self.joules, self.watts, self._clock_reasons)
+        tracks = (self.joules, self.watts, self._clock_reasons, self._memory)
         for track in (*tracks, *self._limits.values(), *self._gauges.values()):
             track.fail(at, failure, at - self._started_at)

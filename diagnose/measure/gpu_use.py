@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from diagnose.measure.energy import (
     NO_WINDOW,
@@ -13,7 +13,8 @@ from diagnose.measure.energy import (
     count_growth,
     count_joules,
     count_seconds_with,
-    find_first_change,
+    find_changes,
+    integrate_averages,
     integrate_watts,
     total_seconds,
     values_within,
@@ -24,6 +25,20 @@ from diagnose.model import GpuUse, Reading
 MAX_DISAGREEMENT = 0.05
 # Fewer samples of a changing load differ from the counter by chance alone.
 MIN_SAMPLES_TO_CHECK = 20
+# nvml.h: utilisation is sampled over 1/6 s to 1 s, depending on the GPU.
+UTILIZATION_SECONDS = 1.0
+BLURRED = "averaged over up to 1 s: shared with the neighbouring slots"
+
+
+@dataclass(frozen=True)
+class PowerKind:
+    """What a power sensor shows."""
+
+    name: str
+    average_seconds: float = 0.0  # 0 for a sensor without a memory
+
+
+INSTANT = PowerKind("instant")
 
 
 @dataclass(frozen=True)
@@ -52,7 +67,7 @@ class GpuTrace:
 
     joules: Series = NOTHING  # a counter since the driver was loaded
     watts: Series = NOTHING
-    watts_kind: str = ""  # "instant", or what else the power samples are
+    watts_kind: PowerKind = INSTANT
     power_limit_watts: Series = NOTHING
     utilization: Series = NOTHING
     memory_bytes: Series = NOTHING
@@ -64,20 +79,22 @@ class GpuTrace:
     clock_reasons: Series = NOTHING  # bit masks
     throttle_seconds: Mapping[str, Series] = field(default_factory=dict)  # counters, by name
     dropped_at: Sequence[float] = ()  # when a power reading of 0 W or less was dropped
+    doubt: str = ""  # why this may not be, or not only be, the GPU that was used
 
 
 def summarize(gpu: int, trace: GpuTrace, windows: Sequence[Window], idle_watts: Reading) -> GpuUse:
     """One GPU during all the slots of one measurement."""
     windows = sorted(windows)
     joules, source = measure_joules(trace, windows)
+    joules = _with_remark(joules, trace.doubt)
     return GpuUse(
         gpu=gpu,
         joules=joules,
-        joules_source=source,
+        joules_source=f"{source} ({trace.doubt})" if source and trace.doubt else source,
         watts=mean_watts(joules, windows),
-        idle_watts=idle_watts,
+        idle_watts=_with_remark(idle_watts, trace.doubt),
         power_limit_watts=_gauge(trace.power_limit_watts, windows, statistics.median),
-        utilization=_gauge(trace.utilization, windows, statistics.fmean),
+        utilization=mean_utilization(trace, windows),
         memory_bytes=_gauge(trace.memory_bytes, windows, max),
         sm_hertz=_gauge(trace.sm_hertz, windows, statistics.median),
         sm_hertz_lowest=_gauge(trace.sm_hertz, windows, min),
@@ -96,7 +113,12 @@ def summarize(gpu: int, trace: GpuTrace, windows: Sequence[Window], idle_watts: 
 def measure_joules(trace: GpuTrace, windows: Sequence[Window]) -> tuple[Reading, str]:
     """The energy of the windows and where the number is from."""
     counted = count_joules(trace.joules, windows)
-    integrated = integrate_watts(trace.watts, windows)
+    averaged = trace.watts_kind.average_seconds
+    integrated = (
+        integrate_averages(trace.watts, windows, averaged)
+        if averaged
+        else integrate_watts(trace.watts, windows)
+    )
     if counted.value is None:
         if trace.joules.values:
             # A counter that exists but failed here (reload, loss) is a finding, not to be papered
@@ -104,11 +126,11 @@ def measure_joules(trace: GpuTrace, windows: Sequence[Window]) -> tuple[Reading,
             return counted, ""
         if integrated.value is None:
             return Reading(None, f"{counted.reason}; power samples: {integrated.reason}"), ""
-        kind = "" if trace.watts_kind == "instant" else f" ({trace.watts_kind})"
+        kind = "" if trace.watts_kind == INSTANT else f" ({trace.watts_kind.name})"
         return integrated, "power samples" + kind
     # Averaged samples lag behind by half a second, so they disagree without anything being wrong.
     enough = len(values_within(trace.watts, windows)) >= MIN_SAMPLES_TO_CHECK
-    if trace.watts_kind == "instant" and enough and integrated.value and counted.value > 0:
+    if trace.watts_kind == INSTANT and enough and integrated.value and counted.value > 0:
         apart = abs(integrated.value / counted.value - 1)
         if apart > MAX_DISAGREEMENT:
             return counted, f"energy counter (power samples disagree by {apart:.0%})"
@@ -116,16 +138,26 @@ def measure_joules(trace: GpuTrace, windows: Sequence[Window]) -> tuple[Reading,
 
 
 def measure_watts(trace: GpuTrace, begin: float, end: float) -> Reading:
-    """Mean power of one stretch of time, which may begin a little before the first samples."""
-    known_from = find_first_change(trace.joules)
-    if known_from is None:
-        known_from = trace.watts.at[0] if trace.watts.at else begin
-    late = max(begin, known_from)
-    if end - late < (end - begin) / 2:
+    """Mean power of one stretch of time; the samples may cover a little less than all of it."""
+    power = trace.watts.at
+    known = find_changes(trace.joules) or ((power[0], power[-1]) if power else (begin, end))
+    window = (max(begin, known[0]), min(end, known[1]))
+    if window[1] - window[0] < (end - begin) / 2:
         reason = trace.joules.reason or trace.watts.reason
         return Reading(None, reason or "less than half of the time was sampled")
-    windows = ((late, end),)
-    return mean_watts(measure_joules(trace, windows)[0], windows)
+    watts = mean_watts(measure_joules(trace, [window])[0], [window])
+    return _with_remark(watts, trace.doubt)
+
+
+def measure_idle_watts(trace: GpuTrace, begin: float, end: float) -> Reading:
+    """Power before anything of ours ran, when an average that reaches back shows the same."""
+    steady = replace(trace, watts_kind=replace(trace.watts_kind, average_seconds=0.0))
+    counted = measure_watts(steady, begin, end)
+    if counted.value is not None:
+        return counted
+    # The slowest counters move too seldom in so short a time.
+    sampled = measure_watts(replace(steady, joules=NOTHING), begin, end)
+    return counted if sampled.value is None else sampled
 
 
 def mean_watts(joules: Reading, windows: Sequence[Window]) -> Reading:
@@ -133,6 +165,19 @@ def mean_watts(joules: Reading, windows: Sequence[Window]) -> Reading:
     if joules.value is None or seconds <= 0:
         return Reading(None, joules.reason or NO_WINDOW)
     return Reading(joules.value / seconds, joules.reason)
+
+
+def mean_utilization(trace: GpuTrace, windows: Sequence[Window]) -> Reading:
+    seen = _gauge(trace.utilization, windows, statistics.fmean)
+    short = any(end - begin < UTILIZATION_SECONDS for begin, end in windows)
+    return _with_remark(seen, BLURRED if short else "")
+
+
+def _with_remark(reading: Reading, remark: str) -> Reading:
+    """A value with one more thing to know of it. What has no value has its reason already."""
+    if reading.value is None or remark in reading.reason:
+        return reading
+    return Reading(reading.value, "; ".join(filter(None, (reading.reason, remark))))
 
 
 def _gauge(

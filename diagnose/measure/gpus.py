@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import hashlib
-import statistics
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
 from diagnose.measure import nvml
+from diagnose.measure.energy import find_period
+from diagnose.measure.gpu_poll import FAST_SECONDS, Clock, GpuPoll
+from diagnose.measure.gpu_use import mean_utilization, measure_idle_watts
 from diagnose.measure.nvml import Failure, Found, Identity, Session
 from diagnose.model import Fact, Gpu, Link, Reading
 
@@ -27,51 +29,87 @@ _PEER_STATUS = {
 }
 _READ, _NVLINK = 0, 2  # nvmlGpuP2PCapsIndex_t
 _GRAPHICS_SM, _MEMORY = 1, 2  # nvmlClockType_t
-_UTILISATION_PAUSE_SECONDS = 0.2  # NVML itself averages over 1/6 s to 1 s
+
+NOT_WATCHED = (
+    "the device was not watched before the measuring process started, "
+    "and since then its own use would be counted"
+)
 
 
 @dataclass(frozen=True)
 class Before:
-    """What others did with a GPU before this run touched it."""
+    """A GPU before this run touched it: what others did with it, and what it draws idle."""
 
     memory_used_bytes: Reading
     utilization: Reading
+    idle_watts: Reading
+    energy_period_seconds: Reading
 
 
-def observe_before(session: Session | Failure, seconds: float = 2.0) -> Mapping[str, Before]:
+def unknown_before(reason: str) -> Before:
+    return Before(**{spec.name: Reading(None, reason) for spec in fields(Before)})
+
+
+def observe_before(
+    session: Session | Failure,
+    seconds: float = 2.0,
+    clock: Clock = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
+) -> Mapping[str, Before]:
     """Watch every GPU for a while, by UUID. To be called before the measuring process starts."""
     if isinstance(session, Failure):
         return {}
     live = session
-    watched = nvml.answer_within(seconds + nvml.PATIENCE_SECONDS, lambda: _watch(live, seconds))
+    watched = nvml.answer_within(
+        seconds + nvml.PATIENCE_SECONDS, lambda: _watch(live, seconds, clock, sleep)
+    )
     return {} if isinstance(watched, Failure) else watched
 
 
-def _watch(session: Session, seconds: float) -> dict[str, Before]:
-    count = session.ask("nvmlDeviceGetCount")
+def _watch(
+    session: Session, seconds: float, clock: Clock, sleep: Callable[[float], None]
+) -> dict[str, Before]:
+    began = clock()
     handles: dict[str, Any] = {}
+    count = session.ask("nvmlDeviceGetCount")
     for index in range(0 if isinstance(count, Failure) else count):
         handle = session.ask("nvmlDeviceGetHandleByIndex", index)
         uuid = handle if isinstance(handle, Failure) else session.ask("nvmlDeviceGetUUID", handle)
         if not isinstance(uuid, Failure):
             handles[uuid] = handle
-    seen: dict[str, list[Reading]] = {uuid: [] for uuid in handles}
-    deadline = time.monotonic() + seconds
+    polls = {uuid: GpuPoll(session, Identity(0, "", uuid), began) for uuid in handles}
     while True:
-        for uuid, handle in handles.items():
-            seen[uuid].append(_read_utilization(session, handle))
-        if not handles or time.monotonic() >= deadline:
+        for poll in polls.values():
+            if clock() >= poll.due:
+                poll.poll(clock)
+        if not polls or clock() - began >= seconds:
             break
-        time.sleep(_UTILISATION_PAUSE_SECONDS)
+        sleep(FAST_SECONDS)
     return {
-        uuid: Before(_read_memory_used(session, handle), _mean(seen[uuid]))
-        for uuid, handle in handles.items()
+        uuid: _sum_up(poll, _read_memory_used(session, handles[uuid]), (began, clock()))
+        for uuid, poll in polls.items()
     }
 
 
-def _mean(readings: Sequence[Reading]) -> Reading:
-    values = [each.value for each in readings if each.value is not None]
-    return Reading(statistics.fmean(values)) if values else readings[-1]
+def _sum_up(poll: GpuPoll, memory_used: Reading, window: tuple[float, float]) -> Before:
+    trace = poll.trace()
+    return Before(
+        memory_used_bytes=memory_used,
+        utilization=mean_utilization(trace, [window]),
+        idle_watts=measure_idle_watts(trace, *window),
+        energy_period_seconds=find_period(trace.joules),
+    )
+
+
+def recall_before(
+    session: Session | Failure, identity: Identity, before: Mapping[str, Before]
+) -> Before:
+    """What was seen of torch's device before the run."""
+    found = session if isinstance(session, Failure) else nvml.find_handle(session, identity)
+    if isinstance(session, Failure) or isinstance(found, Failure):
+        return unknown_before(found.reason if isinstance(found, Failure) else NOT_WATCHED)
+    uuid = session.tell("nvmlDeviceGetUUID", found.handle).value
+    return before.get(uuid or "") or unknown_before(NOT_WATCHED)
 
 
 def describe_gpu(
@@ -109,15 +147,18 @@ def _describe_with_nvml(
     uuid = tell("nvmlDeviceGetUUID", handle).value or identity.uuid
     index = read("nvmlDeviceGetIndex", handle)
     limits = session.ask("nvmlDeviceGetPowerManagementLimitConstraints", handle)
-    earlier = before.get(uuid or "") or Before(
-        _read_memory_used(session, handle), _read_utilization(session, handle)
-    )
+    earlier = before.get(uuid or "") or unknown_before(NOT_WATCHED)
+    memory = session.memory(handle)
     milliwatts, megahertz = nvml.WATTS_PER_MILLIWATT, nvml.HERTZ_PER_MEGAHERTZ
     return Gpu(
         name=identity.name,
         uuid_hash=hash_uuid(uuid, salt),
         nvml_index=Reading(index.value, index.reason or found.doubt),
-        memory_bytes=read("nvmlDeviceGetMemoryInfo", handle, take=lambda it: float(it.total)),
+        memory_bytes=(
+            Reading(None, memory.reason)
+            if isinstance(memory, Failure)
+            else Reading(memory.total_bytes)
+        ),
         memory_used_before_bytes=earlier.memory_used_bytes,
         utilization_before=earlier.utilization,
         power_limit_watts=read("nvmlDeviceGetPowerManagementLimit", handle, unit=milliwatts),
@@ -148,16 +189,10 @@ def _describe_with_nvml(
 
 
 def _read_memory_used(session: Session, handle: Any) -> Reading:
-    return session.read("nvmlDeviceGetMemoryInfo", handle, take=lambda it: float(it.used))
-
-
-def _read_utilization(session: Session, handle: Any) -> Reading:
-    return session.read(
-        "nvmlDeviceGetUtilizationRates",
-        handle,
-        unit=nvml.SHARE_PER_PERCENT,
-        take=lambda it: float(it.gpu),
-    )
+    memory = session.memory(handle)
+    if isinstance(memory, Failure):
+        return Reading(None, memory.reason)
+    return Reading(memory.used_bytes, memory.remark)
 
 
 def _pick_limit(limits: Any, position: int) -> Reading:

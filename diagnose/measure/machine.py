@@ -52,7 +52,7 @@ def probe(device_type: str, root: Path = ROOT) -> Machine:
         device_name=name or f"unknown {device_type}",
         system=describe_system(platform.system(), platform.release(), platform.machine()),
         cpu_model=model,
-        cpu_cores=len(os.sched_getaffinity(0)),
+        cpu_cores=count_cores(),
         cpu_governor=_read_text(root / "sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"),
         memory_bytes=read_memory_bytes(root),
         shared_memory_bytes=read_shared_memory_bytes(root),
@@ -109,6 +109,13 @@ def describe_system(system: str, release: str, processor: str) -> str:
     """Only the numbers of the kernel's release: the rest is free text of whoever built it."""
     numbers = re.match(r"\d+(\.\d+)*", release)
     return f"{system} {numbers.group() if numbers else 'unknown'} {processor}"
+
+
+def count_cores() -> int:
+    """The processors that this process may use; where no system call tells, all there are."""
+    if hasattr(os, "sched_getaffinity"):  # not on macOS
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def read_cpu_model(root: Path) -> Fact:

@@ -68,6 +68,12 @@ _CASES: Mapping[int, tuple[Case, str]] = {
         "restart the container",
     ),
 }
+MEMORY_WITH_RESERVED = "with what the driver reserves for itself, which it does not tell apart"
+_PARENT = (
+    "NVML does not know torch's UUID and the device was found by its PCI address: if torch uses "
+    "a MIG slice, this is the whole GPU with its neighbours"
+)
+_MIG_ON = "MIG is on: this is the whole GPU with all its slices, not only the one that torch uses"
 _WRONG_PACKAGE = (
     "the installed module pynvml is not NVIDIA's own; "
     "run: pip uninstall pynvml && pip install nvidia-ml-py"
@@ -108,6 +114,15 @@ class Found:
 
 
 @dataclass(frozen=True)
+class Memory:
+    """Device memory, and what `used` holds beside the memory of processes."""
+
+    total_bytes: float
+    used_bytes: float
+    remark: str = ""
+
+
+@dataclass(frozen=True)
 class Session:
     """NVML, initialised."""
 
@@ -134,6 +149,18 @@ class Session:
     def tell(self, call: str, *arguments: Any, take: Callable[[Any], str] = str) -> Fact:
         answer = self.ask(call, *arguments)
         return Fact(None, answer.reason) if isinstance(answer, Failure) else Fact(take(answer))
+
+    def memory(self, handle: Any) -> Memory | Failure:
+        """Device memory. Only the newer form of the answer leaves out the driver's own part."""
+        version = getattr(self.library, "nvmlMemory_v2", None)
+        if version is not None:
+            answer = self.ask("nvmlDeviceGetMemoryInfo", handle, version)
+            if not isinstance(answer, Failure):
+                return Memory(float(answer.total), float(answer.used))
+        answer = self.ask("nvmlDeviceGetMemoryInfo", handle)
+        if isinstance(answer, Failure):
+            return answer
+        return Memory(float(answer.total), float(answer.used), MEMORY_WITH_RESERVED)
 
     def fields(
         self, handle: Any, wanted: Sequence[tuple[int, int]]
@@ -213,18 +240,32 @@ def is_stub(session: Session | Failure) -> bool:
 
 def find_handle(session: Session, identity: Identity) -> Found | Failure:
     """The NVML handle of torch's device: by UUID, by PCI address, and by position only at last."""
-    questions = [("nvmlDeviceGetHandleByUUID", name) for name in _uuid_names(identity)]
+    found = _find_device(session, identity)
+    if isinstance(found, Failure) or found.doubt:
+        return found
+    mode = session.ask("nvmlDeviceGetMigMode", found.handle)
+    sliced = not isinstance(mode, Failure) and mode[0] == 1
+    return Found(found.handle, _MIG_ON) if sliced else found
+
+
+def _find_device(session: Session, identity: Identity) -> Found | Failure:
+    names = _uuid_names(identity)
+    refusal: Failure | None = None
+    for name in names:
+        answer = session.ask("nvmlDeviceGetHandleByUUID", name)
+        if not isinstance(answer, Failure):
+            return Found(answer)
+        refusal = refusal or answer
+    searched = _search_uuid(session, names)
+    if searched is not None:
+        return searched
     if identity.pci_bus_id:
-        questions.append(("nvmlDeviceGetHandleByPciBusId", identity.pci_bus_id))
-    failures = []
-    for call, argument in questions:
-        handle = session.ask(call, argument)
+        handle = session.ask("nvmlDeviceGetHandleByPciBusId", identity.pci_bus_id)
         if not isinstance(handle, Failure):
-            return Found(handle)
-        failures.append(handle)
-    if identity.uuid:
+            return Found(handle, _PARENT if names else "")
+    if refusal is not None:
         # A position would be a guess here, although it is known which GPU is wanted.
-        return _search_uuid(session, identity) or failures[0]
+        return refusal
     return _take_position(session, identity)
 
 
@@ -236,13 +277,15 @@ def _uuid_names(identity: Identity) -> tuple[str, ...]:
     return (f"GPU-{identity.uuid}", f"MIG-{identity.uuid}")
 
 
-def _search_uuid(session: Session, identity: Identity) -> Found | None:
+def _search_uuid(session: Session, names: Sequence[str]) -> Found | None:
+    if not names:
+        return None
     count = session.ask("nvmlDeviceGetCount")
     for index in range(0 if isinstance(count, Failure) else count):
         handle = session.ask("nvmlDeviceGetHandleByIndex", index)
         if not isinstance(handle, Failure):
             uuid = session.ask("nvmlDeviceGetUUID", handle)
-            if uuid in _uuid_names(identity):
+            if uuid in names:
                 return Found(handle)
     return None
 

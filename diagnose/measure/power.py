@@ -28,6 +28,7 @@ class PowerMeter:
         self._session = self._opened.enter_context(nvml.open_session())
         self._before = gpus.observe_before(self._session, IDLE_SECONDS)
         self._identities: Sequence[Identity] = ()
+        self._watched_before: Sequence[gpus.Before] = ()
         self._sampler: Sampler | None = None
         self._began = time.monotonic()
 
@@ -41,8 +42,20 @@ class PowerMeter:
         """The slowest counter's period, or 0 while none is known."""
         if self._sampler is None:
             return 0.0
-        periods = (each.value for each in self._sampler.energy_period_seconds())
+        periods = (each.value for each in self._periods())
         return max((period for period in periods if period is not None), default=0.0)
+
+    def _periods(self) -> Sequence[Reading]:
+        """As the sampler sees them; until it has seen enough, as they were before the run."""
+        assert self._sampler is not None
+        return [
+            seen if seen.value is not None or earlier.value is None else earlier
+            for seen, earlier in zip(
+                self._sampler.energy_period_seconds(),
+                (each.energy_period_seconds for each in self._watched_before),
+                strict=True,
+            )
+        ]
 
     def watch(self, identities: Sequence[dict[str, Any]]) -> None:
         """Sample the device under test; the others are described, not blamed."""
@@ -50,11 +63,18 @@ class PowerMeter:
         self._began = time.monotonic()
         if not self._identities:
             return
-        self._sampler = Sampler(self._session, self._identities[:1])
+        sampled = self._identities[:1]
+        self._watched_before = [self._recall(each) for each in sampled]
+        idle_watts = [each.idle_watts for each in self._watched_before]
+        self._sampler = Sampler(self._session, sampled, idle_watts)
         self._sampler.start()
-        if not isinstance(self._session, Failure):
-            time.sleep(IDLE_SECONDS)
-            self._sampler.mark_idle(self._began, self._began + IDLE_SECONDS)
+
+    def _recall(self, identity: Identity) -> gpus.Before:
+        recalled = nvml.answer_within(
+            nvml.PATIENCE_SECONDS,
+            lambda: gpus.recall_before(self._session, identity, self._before),
+        )
+        return gpus.unknown_before(recalled.reason) if isinstance(recalled, Failure) else recalled
 
     def describe(self, machine: Machine) -> Machine:
         machine = with_gpus(machine, self._session, self._identities, self._salt, self._before)
@@ -64,7 +84,7 @@ class PowerMeter:
         """The counter's period is known only after some load."""
         if self._sampler is None:
             return machine
-        periods = self._sampler.energy_period_seconds()
+        periods = self._periods()
         described = [
             replace(gpu, energy_period_seconds=period)
             for gpu, period in zip(machine.gpus, periods, strict=False)

@@ -15,9 +15,18 @@ from typing import Any
 from diagnose import __version__
 from diagnose.codec import from_dict, to_dict
 from diagnose.measure.power import PowerMeter
-from diagnose.measure.stages import STAGE_KEYS, STAGES, Stage
+from diagnose.measure.stages import STAGE_KEYS, STAGES, Hints, Stage
 from diagnose.measure.supervisor import Broken, Job, Refused, Supervisor
-from diagnose.model import METHOD, SCHEMA, Machine, RunRecord, StageResult, WorkloadFacts
+from diagnose.model import (
+    METHOD,
+    SCHEMA,
+    Machine,
+    Measurement,
+    RunRecord,
+    StageResult,
+    WorkloadFacts,
+)
+from diagnose.stats import hodges_lehmann
 
 STAGE_SECONDS: Mapping[str, float] = {"smoke": 120, "quick": 180, "full": 1800}
 
@@ -88,7 +97,7 @@ class Runner:
         answer = self._supervisor.ask(
             {
                 "stage": stage.key,
-                "earlier": {s.key: to_dict(s) for s in record.stages if s.status == "done"},
+                "hints": to_dict(find_hints(record)),
                 "energy_period_seconds": self._meter.energy_period_seconds,
             },
             self._stage_seconds or STAGE_SECONDS[record.effort],
@@ -100,6 +109,21 @@ class Runner:
                 stage.key, stage.title, answer.status, answer.reason, seconds=seconds
             )
         return self._meter.attach(from_dict(StageResult, answer, stage.key), began)
+
+
+def find_hints(record: RunRecord) -> Hints:
+    """Few numbers: a stopped child must not block us by not reading a long request."""
+
+    def pace(measurement: Measurement) -> float:
+        timing = measurement.timing
+        return hodges_lehmann(timing.slot_seconds).center / timing.steps_per_slot
+
+    found = {stage.key: stage for stage in record.stages if stage.status == "done"}
+    loaders = found["loader"].measurements if "loader" in found else ()
+    return Hints(
+        training_seconds=pace(found["training"].measurements[0]) if "training" in found else None,
+        loader=min(loaders, key=pace).settings if loaders else None,
+    )
 
 
 def common_facts(ready: Mapping[str, Any], meter: PowerMeter, seed: int) -> dict[str, Any]:
@@ -134,6 +158,7 @@ def resumed(fresh: RunRecord, earlier: RunRecord) -> RunRecord:
         ("seed", fresh.seed, earlier.seed),
         ("device", fresh.machine.device_name, earlier.machine.device_name),
         ("torch version", fresh.machine.versions["torch"], earlier.machine.versions["torch"]),
+        ("number of threads", fresh.machine.threads, earlier.machine.threads),
         ("source", fresh.source, earlier.source),
     ):
         if now != then:

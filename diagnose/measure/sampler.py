@@ -14,13 +14,11 @@ from types import TracebackType
 from typing import Any
 
 from diagnose.measure.energy import Series, Window, thin_out
-from diagnose.measure.gpu_poll import Clock, GpuPoll
+from diagnose.measure.gpu_poll import FAST_SECONDS, Clock, GpuPoll
 from diagnose.measure.gpu_use import GpuTrace, measure_watts, summarize
 from diagnose.measure.nvml import Failure, Identity, Session
 from diagnose.model import GpuUse, PowerTrace, Reading
 
-# Until the counter's period is known it is polled faster than any known counter moves.
-FAST_SECONDS = 0.02
 # Faster polling for long made drivers answer 0 W or "not supported", and costs power itself.
 POLL_SECONDS = 0.05
 DETECT_SECONDS = 10.0  # a counter that has not moved enough by then is polled like the others
@@ -38,6 +36,7 @@ class Sampler:
         self,
         session: Session | Failure,
         identities: Sequence[Identity],
+        idle_watts: Sequence[Reading] = (),  # of each, if it was measured before the run
         clock: Clock = time.monotonic,
     ) -> None:
         self._failure = session if isinstance(session, Failure) else None
@@ -54,7 +53,7 @@ class Sampler:
         # A daemon, because a call that hangs in the driver must not keep the process alive.
         self._thread = threading.Thread(target=self._run, daemon=True, name="nvml-sampler")
         not_measured = Reading(None, "idle power was not measured before the run")
-        self._idle_watts: tuple[Reading, ...] = (not_measured,) * self._count
+        self._idle_watts = tuple(idle_watts) or (not_measured,) * self._count
 
     def __enter__(self) -> Sampler:
         self.start()
@@ -77,6 +76,14 @@ class Sampler:
         if self._thread.is_alive():
             self._thread.join(STOP_SECONDS)
 
+    def poll_due(self) -> None:
+        """One round over the GPUs. The thread does this again and again."""
+        for poll in self._polls:
+            if self._clock() >= poll.due and not self._stopping.is_set():
+                self._asking_since = self._clock()
+                poll.poll(self._clock)
+                self._asking_since = None
+
     def use_during(
         self, windows: Sequence[Window], gpus: Sequence[int] | None = None
     ) -> tuple[GpuUse, ...]:
@@ -90,10 +97,6 @@ class Sampler:
     def watts_between(self, begin: float, end: float) -> tuple[Reading, ...]:
         self._settle(end)
         return tuple(measure_watts(trace, begin, end) for trace in self._traces())
-
-    def mark_idle(self, begin: float, end: float) -> None:
-        """Nothing of ours ran on the GPUs in this time: its power becomes `idle_watts`."""
-        self._idle_watts = self.watts_between(begin, end)
 
     def power_between(self, begin: float, end: float, origin: float) -> tuple[PowerTrace, ...]:
         """Power for a figure, in seconds since `origin`. GPUs without a sample are left out."""
@@ -144,11 +147,7 @@ class Sampler:
         pause = 0.0
         while not self._stopping.wait(pause):
             began = self._clock()
-            for poll in self._polls:
-                if self._clock() >= poll.due and not self._stopping.is_set():
-                    self._asking_since = self._clock()
-                    poll.poll(self._clock)
-                    self._asking_since = None
+            self.poll_due()
             pause = max(0.0, began + self._poll_seconds() - self._clock())
 
     def _poll_seconds(self) -> float:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import gc
 import importlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
+import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from diagnose.measure.clock import Progress, Timed, measure
@@ -17,6 +18,26 @@ from diagnose.model import Measurement, Reading, StageResult, Timing
 # An energy counter moves in steps; a slot of twenty of its periods keeps the error of reading
 # it at a random phase near two percent a slot, and far below that over all slots.
 ENERGY_PERIODS_PER_SLOT = 20
+
+
+def _attention_flops(query: Sequence[int], key: Sequence[int], *_: object, **__: object) -> int:
+    """Two products of queries, keys and values: (batch, heads, length, width) each."""
+    batch, heads, queries, width = query
+    return 2 * 2 * batch * heads * queries * key[2] * width
+
+
+def _attention_backward_flops(
+    _gradient: object, query: Sequence[int], key: Sequence[int], *_: object, **__: object
+) -> int:
+    """Five products: the forward one again, and four gradients."""
+    return _attention_flops(query, key) * 5 // 2
+
+
+# The CPU's fused attention, which torch does not count by itself.
+UNCOUNTED_OPERATORS = {
+    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: _attention_flops,
+    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward: _attention_backward_flops,
+}
 
 
 def run_stage(
@@ -59,6 +80,12 @@ def run_stage(
         )
 
 
+def count_flops(step: Callable[[], object]) -> int:
+    with FlopCounterMode(display=False, custom_mapping=UNCOUNTED_OPERATORS) as counter:
+        step()
+    return int(counter.get_total_flops())
+
+
 def _prime(device: Device, variant: Variant) -> tuple[Reading, Reading]:
     """FLOPs and peak memory of one step, apart from the timing: counting slows a step down.
 
@@ -73,9 +100,7 @@ def _prime(device: Device, variant: Variant) -> tuple[Reading, Reading]:
         variant.step()
         flops = variant.flops_per_step
     else:
-        with FlopCounterMode(display=False) as counter:
-            variant.step()
-        total = counter.get_total_flops()
+        total = count_flops(variant.step)
         flops = Reading(float(total)) if total else Reading(None, "no counted operator ran")
     device.synchronize()
     variant.after_slot()

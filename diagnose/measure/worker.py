@@ -16,11 +16,10 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from diagnose.codec import from_dict, to_dict
-from diagnose.model import DataFacts, StageResult, WorkloadFacts
+from diagnose.measure.words import one_sentence
+from diagnose.model import DataFacts, WorkloadFacts
 
 _PR_SET_PDEATHSIG = 1
-# Exit codes of the whole program, see the command line.
-USAGE_ERROR, COULD_NOT_MEASURE = 2, 3
 
 
 def main() -> None:
@@ -66,7 +65,7 @@ def _open(
     seed: int,
 ) -> object:
     """Load the workload and say what will be measured where, or refuse with a sentence."""
-    from bench.workload import WorkloadError, load
+    from bench.workload import WorkloadError, load, source_sha256
     from diagnose.measure.clock import EFFORTS, FULL, QUICK
     from diagnose.measure.device import DeviceError, open_device
     from diagnose.measure.machine import identities, probe
@@ -94,7 +93,6 @@ def _open(
         data=path,
     )
     machine = probe(opened.kind)
-    model, _ = context.build(job.model)
     record = WorkloadFacts(
         name=job.name,
         size=size_name,
@@ -103,7 +101,8 @@ def _open(
             "sequence_length": chosen.sequence_length,
             **chosen.shape,
         },
-        parameters=sum(parameter.numel() for parameter in model.parameters()),
+        parameters=context.count_parameters(),
+        source_sha256=source_sha256(workload),
         data=DataFacts(**vars(facts)) if facts else None,
         data_reason="" if facts else f"workload {job.name} does not describe its data",
     )
@@ -126,15 +125,13 @@ def _measure(
     context: Any,
     *,
     stage: str,
-    earlier: dict[str, Any],
+    hints: dict[str, Any],
     energy_period_seconds: float,
 ) -> None:
     from diagnose.measure.stage import run_stage
-    from diagnose.measure.stages import STAGES
+    from diagnose.measure.stages import STAGES, Hints
 
-    context.earlier = {
-        key: from_dict(StageResult, result, f"earlier.{key}") for key, result in earlier.items()
-    }
+    context.hints = from_dict(Hints, hints, "hints")
     result = run_stage(
         next(each for each in STAGES if each.key == stage),
         context,
@@ -148,9 +145,7 @@ def _sentence(error: Exception) -> str:
     """What happened, in one line, with the place in the user's code where there is one."""
     import torch
 
-    text = " ".join(str(error).split()) or "no message"
-    if len(text) > 300:
-        text = text[:297] + "..."
+    text = one_sentence(str(error))
     if _is_out_of_memory(error, torch.OutOfMemoryError):
         return f"out of memory: {text}; choose a smaller --size or batch"
     place = _user_place(error)
@@ -167,7 +162,9 @@ def _is_out_of_memory(error: Exception, out_of_memory: type[Exception]) -> bool:
         for words in (
             "can't allocate memory",
             "Cannot allocate memory",
+            "CUDA error: out of memory",
             "CUBLAS_STATUS_ALLOC_FAILED",
+            "CUDNN_STATUS_ALLOC_FAILED",
             "NVML_SUCCESS == r INTERNAL ASSERT FAILED",
         )
     )

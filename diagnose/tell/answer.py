@@ -15,6 +15,8 @@ _STEPS = {
     "training": ("A training step of {}", "on a synthetic batch"),
     "inference": ("An inference step of {}", "on a synthetic batch"),
 }
+_AROUND = "the model around the backbone"
+_TRAINING = "loss, backward and optimiser"
 _INPUT_WORDS = {
     "cause": "fix this first",
     "excluded": "nothing that matters",
@@ -56,7 +58,7 @@ def _largest_part(record: RunRecord, key: str, step: Measurement) -> list[str]:
     cost, measured = derive.stage_difference(record, source), derive.result(record, source)
     if cost is None or measured is None or key == "inference":
         return []
-    part = "the model around the backbone" if key == "full_model" else "backward and optimiser"
+    part = _AROUND if key == "full_model" else _TRAINING
     # The milliseconds come from another stage. They are a part of this step only if that stage
     # ran the same job and was not slower than this one; else the share is all that carries over.
     whole = derive.step_seconds(step)

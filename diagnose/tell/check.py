@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-import re
 from pathlib import Path
 
 from diagnose.model import RunRecord
-from diagnose.tell import derive, store
+from diagnose.tell import derive, seal, store
 from diagnose.tell.index import render_index
 from diagnose.tell.render import render
 
 REPORT_NAME = "report.md"
 INDEX_NAME = "README.md"
 _FIGURE_NAMES = ("stages.svg", "loader.svg", "power.svg")
-_FINGERPRINT = re.compile(rb"record sha256 ([0-9a-f]{64})")
 
 
 def write_report(directory: Path, record: RunRecord) -> Path:
@@ -47,23 +45,34 @@ def write_index(reports_dir: Path) -> Path:
 
 def check(reports_dir: Path) -> list[str]:
     """One sentence per problem; an empty list means that every report can be believed."""
+    if not reports_dir.is_dir():
+        return [f"{reports_dir} is no directory: name the one that holds the reports"]
     problems: list[str] = []
     records: list[RunRecord] = []
-    directories = sorted(each for each in reports_dir.glob("*") if each.is_dir())
-    for directory in directories:
+    unread = False
+    for directory in sorted(each for each in reports_dir.glob("*") if each.is_dir()):
         if not (directory / store.RECORD_NAME).is_file():
-            problems.append(f"{directory} has no {store.RECORD_NAME}: remove it or measure again")
+            told = [name for name in (REPORT_NAME, *_FIGURE_NAMES) if (directory / name).exists()]
+            # A run that ended before its first stage leaves a lock: only a report needs a record.
+            if told:
+                problems.append(
+                    f"{directory} has no {store.RECORD_NAME} to prove its {', '.join(told)}: "
+                    "remove it or measure again"
+                )
+                unread = True
             continue
         try:
             record = store.load(directory / store.RECORD_NAME)
         except store.StoreError as error:
             problems.append(str(error))
+            unread = True
             continue
         records.append(record)
         problems += _check_report(directory, record)
+    index = reports_dir / INDEX_NAME
     # An index of fewer records than there are would only repeat the problem above.
-    if directories and len(records) == len(directories):
-        problems += _compare(reports_dir / INDEX_NAME, render_index(records))
+    if not unread and (records or index.exists()):
+        problems += _compare(index, render_index(records))
     return problems
 
 
@@ -72,6 +81,10 @@ def _check_report(directory: Path, record: RunRecord) -> list[str]:
     if record.source != "hardware":
         problems.append(
             f"{directory} was measured on a {record.source}: it is no result and must not be kept"
+        )
+    if record.effort == "smoke":
+        problems.append(
+            f"{directory} is a smoke run: its numbers mean nothing and must not be kept"
         )
     if record.label != directory.name:
         problems.append(f"{directory} holds the record of the label {record.label}")
@@ -88,12 +101,10 @@ def _check_report(directory: Path, record: RunRecord) -> list[str]:
 
 def _check_figure(path: Path, fingerprint: str) -> list[str]:
     try:
-        found = _FINGERPRINT.search(path.read_bytes())
+        fault = seal.find_fault(path.read_bytes(), fingerprint)
     except OSError as error:
         return [f"{path} cannot be read ({error.strerror}): run `make report`"]
-    if found is None or found.group(1).decode() != fingerprint:
-        return [f"{path} was drawn from another record: run `make report`"]
-    return []
+    return [f"{path} {fault}: run `make report`"] if fault else []
 
 
 def _compare(path: Path, expected: str) -> list[str]:

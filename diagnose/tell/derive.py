@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from diagnose import codec
 from diagnose.model import GpuUse, Measurement, Reading, RunRecord, StageResult, Timing
-from diagnose.stats import Interval, hodges_lehmann, percentile_bound
+from diagnose.stats import CONFIDENCE, Interval, hodges_lehmann, percentile_bound
 
 # The step that the reader asked about: the deepest stage that was measured, from the whole
 # job down to its parts.
@@ -70,12 +70,14 @@ def step_seconds(measurement: Measurement) -> Interval:
     return hodges_lehmann(step_values(measurement.timing))
 
 
-def difference(slower: Measurement, faster: Measurement) -> Difference:
+def difference(
+    slower: Measurement, faster: Measurement, confidence: float = CONFIDENCE
+) -> Difference:
     """Slot i of both ran in block i, so the drift of the machine cancels in each pair."""
     pairs = list(zip(step_values(slower.timing), step_values(faster.timing), strict=False))
     return Difference(
-        hodges_lehmann([a - b for a, b in pairs]),
-        hodges_lehmann([(a - b) / a for a, b in pairs]),
+        hodges_lehmann([a - b for a, b in pairs], confidence),
+        hodges_lehmann([(a - b) / a for a, b in pairs], confidence),
         len(pairs),
     )
 
@@ -168,6 +170,22 @@ def attainable_share(record: RunRecord, measurement: Measurement) -> Reading:
     if ceiling is None:
         return Reading(None, f"no measured matrix-product ceiling for {dtype or 'this precision'}")
     return _ratio(Reading(achieved.center), Reading(ceiling.center), "the ceiling is 0 FLOP/s")
+
+
+def attainable_interval(record: RunRecord, measurement: Measurement) -> Interval | None:
+    """The share of attainable between its worst and its best case.
+
+    Step and ceiling were not measured in the same blocks, so nothing cancels: the slow end of
+    the one meets the fast end of the other.
+    """
+    achieved = rate(measurement, measurement.flops_per_step)
+    ceiling = matmul_rate(record, precision_name(measurement))
+    if achieved is None or ceiling is None or not ceiling.center:
+        return None
+    share = achieved.center / ceiling.center
+    if achieved.low is None or achieved.high is None or not ceiling.low or ceiling.high is None:
+        return Interval(share, None, None)
+    return Interval(share, achieved.low / ceiling.high, achieved.high / ceiling.low)
 
 
 def credible_share(record: RunRecord, measurement: Measurement) -> Reading:

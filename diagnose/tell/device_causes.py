@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from diagnose.model import Finding, RunRecord
 from diagnose.tell import derive
-from diagnose.tell.units import number, percent, scaled
+from diagnose.tell.units import number, percent, percent_interval, scaled
 from diagnose.tell.verdicts import cannot_tell, cost_text, excluded
 
 # Steps made of large matrix products with little else between them get this far.
@@ -66,20 +66,24 @@ def low_compute(record: RunRecord) -> list[Finding]:
     if not shares:
         return []
     # The operations of a user's full model may be uncountable while its backbone's are known.
-    key, measurement, share = next(
+    key, measurement, credible = next(
         (each for each in shares if each[2].value is not None), shares[0]
     )
-    if share.value is None:
-        return [cannot_tell("low_compute", "the share of useful arithmetic", share.reason)]
+    what = "the share of useful arithmetic"
+    share = derive.attainable_interval(record, measurement)
+    if credible.value is None or share is None:
+        return [cannot_tell("low_compute", what, credible.reason)]
     evidence = (
-        f"the {key} step runs at {percent(share.value)} of the matrix-product rate that was "
+        f"the {key} step runs at {percent_interval(share)} of the matrix-product rate that was "
         f"measured on this device in {derive.precision_name(measurement)}"
     )
-    if share.value >= BUSY_ATTAINABLE:
+    if share.low is not None and share.low >= BUSY_ATTAINABLE:
         return [excluded("low_compute", "Time without useful arithmetic", evidence)]
-    if share.value >= IDLE_ATTAINABLE:
+    if share.low is not None and share.low >= IDLE_ATTAINABLE:
         sentence = "Arithmetic takes a part of the step, and other work the rest."
         return [Finding("low_compute", "flag", "info", sentence, evidence)]
+    if share.high is None or share.high >= IDLE_ATTAINABLE:
+        return [cannot_tell("low_compute", what, evidence)]
     launches = derive.ceilings(record, "launch")
     if launches:
         empty = derive.operation_seconds(launches[0]).center

@@ -70,7 +70,7 @@ def stages(record: RunRecord) -> list[Finding]:
 
 def throttled(record: RunRecord) -> list[Finding]:
     evidence, severity = [], "warning"
-    for place, each in _measurements(record):
+    for place, each in measurements(record):
         slots = sum(each.timing.slot_seconds)
         for use in each.gpus:
             for limit, reading in use.throttle_seconds.items():
@@ -85,7 +85,7 @@ def throttled(record: RunRecord) -> list[Finding]:
                 severity = "critical" if drop > CLOCK_DROP_CRITICAL else severity
                 evidence.append(f"{place}: the SM clock fell {percent(drop)} below its median")
     advice = "Cool the device or lower its power limit, and measure again."
-    return _collect("throttled", severity, "The GPU lowered its clock.", evidence, advice)
+    return collect("throttled", severity, "The GPU lowered its clock.", evidence, advice)
 
 
 def shared(record: RunRecord) -> list[Finding]:
@@ -100,36 +100,38 @@ def shared(record: RunRecord) -> list[Finding]:
         if use is not None and use > OTHERS_BUSY:
             evidence.append(f"GPU {index} was {percent(use)} utilised before the run")
     advice = "Stop the other work, or read every number as an upper bound."
-    return _collect("shared", "warning", "The machine was shared.", evidence, advice)
+    return collect("shared", "warning", "The machine was shared.", evidence, advice)
 
 
 def not_steady(record: RunRecord) -> list[Finding]:
     evidence = [
         f"{place}: {m.timing.not_steady}"
-        for place, m in _measurements(record)
+        for place, m in measurements(record)
         if m.timing.not_steady
     ]
     sentence = "The warm-up ended before the step time was steady."
-    return _collect("not_steady", "warning", sentence, evidence, "Run with --full.")
+    return collect("not_steady", "warning", sentence, evidence, "Run with --full.")
 
 
 def imprecise(record: RunRecord) -> list[Finding]:
-    evidence = [
-        f"{place}: {m.timing.unmet}" for place, m in _measurements(record) if m.timing.unmet
-    ]
+    evidence = [f"{place}: {m.timing.unmet}" for place, m in measurements(record) if m.timing.unmet]
     sentence = "Time ran out before the wanted precision was reached."
-    advice = "Run with --full or a longer --timeout."
-    return _collect("imprecise", "warning", sentence, evidence, advice)
+    return collect("imprecise", "warning", sentence, evidence, "Run with --full.")
+
+
+def too_noisy(measurement: Measurement) -> bool:
+    """Scattered so widely that the number must not be built on."""
+    return stats.relative_iqr(measurement.timing.slot_seconds) > SPREAD_CRITICAL
 
 
 def noisy(record: RunRecord) -> list[Finding]:
     evidence, severity = [], "warning"
-    for place, each in _measurements(record):
+    for place, each in measurements(record):
         slots = each.timing.slot_seconds
         mean, spread = statistics.fmean(slots), stats.relative_iqr(slots)
         signs = []
         if spread > SPREAD_WARNING:
-            severity = "critical" if spread > SPREAD_CRITICAL else severity
+            severity = "critical" if too_noisy(each) else severity
             signs.append(f"IQR is {percent(spread)} of the median")
         if len(slots) > 1 and statistics.stdev(slots) > DEVIATION_WARNING * mean:
             signs.append(f"stdev is {percent(statistics.stdev(slots) / mean)} of the mean")
@@ -140,12 +142,12 @@ def noisy(record: RunRecord) -> list[Finding]:
         if signs:
             evidence.append(f"{place}: {', '.join(signs)}")
     advice = "Close other programs and measure again; the intervals already contain this noise."
-    return _collect("noisy", severity, "Some step times scatter widely.", evidence, advice)
+    return collect("noisy", severity, "Some step times scatter widely.", evidence, advice)
 
 
 def outliers(record: RunRecord) -> list[Finding]:
     mild, severe, slots, places = 0, 0, 0, []
-    for place, each in _measurements(record):
+    for place, each in measurements(record):
         found = stats.outliers(each.timing.slot_seconds)
         mild, severe = mild + found.mild, severe + found.severe
         slots += len(each.timing.slot_seconds)
@@ -157,21 +159,21 @@ def outliers(record: RunRecord) -> list[Finding]:
         return []
     evidence = [f"{mild} mild and {severe} severe among {slots} slots", *places]
     sentence = "Outliers were counted and kept."
-    return _collect("outliers", "warning" if places else "info", sentence, evidence, "")
+    return collect("outliers", "warning" if places else "info", sentence, evidence, "")
 
 
 def ceiling_exceeded(record: RunRecord) -> list[Finding]:
     evidence = []
-    for place, each in _measurements(record):
+    for place, each in measurements(record):
         share = derive.attainable_share(record, each).value
         if share is not None and share > derive.CEILING_EXCEEDED:
             evidence.append(f"{place}: {percent(share)}")
     sentence = "A step is faster than the ceiling that was measured for it."
     advice = "Do not use the share of attainable of this run; the ceiling was disturbed."
-    return _collect("ceiling_exceeded", "warning", sentence, evidence, advice)
+    return collect("ceiling_exceeded", "warning", sentence, evidence, advice)
 
 
-def _measurements(record: RunRecord) -> Iterator[tuple[str, Measurement]]:
+def measurements(record: RunRecord) -> Iterator[tuple[str, Measurement]]:
     for stage in record.stages:
         for measurement in stage.measurements:
             yield _place(stage, measurement), measurement
@@ -182,7 +184,7 @@ def _place(stage: StageResult, measurement: Measurement) -> str:
     return stage.key if same else f"{stage.key} ({measurement.name})"
 
 
-def _collect(
+def collect(
     kind: str, severity: str, sentence: str, evidence: list[str], advice: str
 ) -> list[Finding]:
     """One finding for the whole run: eight loader settings would else drown the causes."""

@@ -6,6 +6,7 @@ objects, not floats, because pandas would turn a missing number into NaN.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -14,11 +15,12 @@ import pandas as pd
 from diagnose.model import Measurement, Reading, RunRecord
 from diagnose.stats import Interval
 from diagnose.tell import derive
+from diagnose.tell.flags import too_noisy
 
 # What each measurement of a stage has that the next one has not: the result against its
 # reference, and that against a plainer one. In the order of the stages.
 ADDED_PARTS = {
-    "training": ("backward and optimiser",),
+    "training": ("loss, backward and optimiser",),
     "precision": ("low precision instead of full",),
     "real_data": ("input pipeline", "real batches instead of a synthetic one"),
     "full_model": ("model around the backbone",),
@@ -56,8 +58,12 @@ def ledger_frame(record: RunRecord) -> pd.DataFrame:
     """One row per part whose cost was measured, block by block, against the step without it."""
     rows: list[dict[str, Any]] = []
     for key, parts in ADDED_PARTS.items():
-        for part, cost in zip(parts, derive.stage_differences(record, key), strict=False):
+        stage = derive.find_stage(record, key)
+        measured = itertools.pairwise(stage.measurements if stage else ())
+        costs = zip(parts, derive.stage_differences(record, key), measured, strict=False)
+        for part, cost, sides in costs:
             row: dict[str, Any] = {"stage": key, "part": part, "blocks": cost.blocks}
+            row["noisy"] = any(map(too_noisy, sides))
             row.update(_interval("ms", cost.seconds, 1e3))
             row.update(_interval("share", cost.share, 1))
             rows.append(row)
@@ -85,6 +91,7 @@ def _measured(record: RunRecord, measurement: Measurement) -> dict[str, Any]:
         "batch_size": measurement.settings.get("batch_size"),
         "dtype": measurement.settings.get("dtype"),
         "slots": len(measurement.timing.slot_seconds),
+        "noisy": too_noisy(measurement),
         "ms_reason": "",
     }
     row.update(_interval("ms", derive.step_seconds(measurement), 1e3))
@@ -94,7 +101,10 @@ def _measured(record: RunRecord, measurement: Measurement) -> dict[str, Any]:
 
 
 def _nothing(reason: str) -> dict[str, Any]:
-    row: dict[str, Any] = {"name": None, "role": "result", "ms": None, "ms_reason": reason}
+    # Every column of a measured row: where nothing was measured, no other row brings them.
+    empty = ("name", "batch_size", "dtype", "slots", "ms", "ms_low", "ms_high")
+    row: dict[str, Any] = dict.fromkeys(empty)
+    row.update(role="result", noisy=False, ms_reason=reason)
     for name in READINGS:
         row.update(_reading(name, Reading(None, reason)))
     return row

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 
 from diagnose.model import Finding, Measurement, RunRecord
+from diagnose.stats import CONFIDENCE, Interval, fewest_for_family
 from diagnose.tell import derive
-from diagnose.tell.units import milliseconds, percent
+from diagnose.tell.units import milliseconds, number, percent
 from diagnose.tell.verdicts import MATTERS, cannot_tell, cost_text, excluded, judge_cost, within
 
 # At a third of padding, sorting by length buys more than most kernel work.
@@ -23,8 +25,9 @@ def input_bound(record: RunRecord) -> list[Finding]:
         seconds = derive.step_seconds(loader)
         evidence += f"; the loader alone needs {milliseconds(seconds)} ms per batch at best"
     advice = (
-        "Use more loader workers, preprocess the data once, pin memory and copy without "
-        "blocking; the loader table shows what each is worth."
+        "Use more loader workers or another storage: the loader table shows what each is worth "
+        "here. Preprocessing the data once, pinned memory and copies that do not block are worth "
+        "a try; this run did not compare them."
     )
     found = judge_cost("input_bound", "The input pipeline", cost, evidence, advice)
     bound = _loading_bound(record)
@@ -90,29 +93,36 @@ def fastest(measurements: Sequence[Measurement]) -> Measurement | None:
 
 def _loader_factor(record: RunRecord, kind: str, setting: str, name: str) -> list[Finding]:
     """Does this one setting of the loader change a batch by more than matters to a step?"""
-    found = _largest_gap(derive.results(record, "loader"), setting)
-    if found is None:
+    pairs = _pairs(derive.results(record, "loader"), setting)
+    if not pairs:
         return []
-    slow, fast = found
-    gap = derive.difference(slow, fast).seconds
+    slow, fast = max(pairs, key=lambda pair: derive.difference(*pair).seconds.center)
     step = derive.headline(record)
+    unit = "a step" if step else "a batch"
     base = derive.step_seconds(step[1] if step else slow).center
     values = (derive.describe_settings(each, [setting]) for each in (slow, fast))
-    evidence = (
-        "{}: {} ms per batch; {}: {} ms; ".format(
-            *(
-                text
-                for value, each in zip(values, (slow, fast), strict=True)
-                for text in (value, milliseconds(derive.step_seconds(each)))
-            )
+    evidence = "{}: {} ms per batch; {}: {} ms; ".format(
+        *(
+            text
+            for value, each in zip(values, (slow, fast), strict=True)
+            for text in (value, milliseconds(derive.step_seconds(each)))
         )
-        + f"difference {milliseconds(gap)} ms, {percent(gap.center / base)} of "
-        + ("a step" if step else "a batch")
     )
     bound = MATTERS * base
-    if within(gap, bound):
+    # "None of them differs" needs every pair to pass on its own, so nothing is gained by chance
+    # and no interval has to be widened.
+    if all(within(derive.difference(*pair).seconds, bound) for pair in pairs):
+        evidence += _gap_text(derive.difference(slow, fast).seconds, base, unit)
+        if len(pairs) > 1:
+            evidence += f"; the interval of each of {len(pairs)} pairs is within "
+            evidence += f"{percent(MATTERS)} of {unit}"
         return [excluded(kind, name, evidence)]
-    if gap.low is None or gap.low <= 0 or gap.center <= bound:
+    # "This one differs" was asked of the pair with the largest gap: only an interval that holds
+    # for all pairs at once may be read for it (Bonferroni).
+    confidence = 1 - (1 - CONFIDENCE) / len(pairs)
+    gap = derive.difference(slow, fast, confidence)
+    evidence += _gap_text(gap.seconds, base, unit) + _adjustment(gap, confidence, len(pairs))
+    if gap.seconds.low is None or gap.seconds.low <= 0 or gap.seconds.center <= bound:
         return [cannot_tell(kind, name[0].lower() + name[1:], evidence)]
     used = derive.result(record, "real_data")
     in_use = used is not None and used.settings.get(setting) == slow.settings.get(setting)
@@ -129,17 +139,29 @@ def _loader_factor(record: RunRecord, kind: str, setting: str, name: str) -> lis
     ]
 
 
-def _largest_gap(
+def _gap_text(gap: Interval, base: float, unit: str) -> str:
+    return f"difference {milliseconds(gap)} ms, {percent(gap.center / base)} of {unit}"
+
+
+def _adjustment(gap: derive.Difference, confidence: float, compared: int) -> str:
+    if compared == 1:
+        return ""
+    chosen = f"; the largest of {compared} pairs"
+    if gap.seconds.low is None:
+        needed = fewest_for_family(compared)
+        return f"{chosen} can be proven from {needed} blocks on, this run has {gap.blocks}"
+    return f"{chosen}, so its interval is one of {number(100 * confidence, 3)} %"
+
+
+def _pairs(
     measurements: Sequence[Measurement], setting: str
-) -> tuple[Measurement, Measurement] | None:
-    """Slowest and fastest of those that differ in this setting alone, where it differs most."""
+) -> list[tuple[Measurement, Measurement]]:
+    """Slower and faster of every two that differ in this setting alone."""
     others = derive.varying_settings(measurements, but=setting)
-    groups: dict[str, list[Measurement]] = {}
-    for each in measurements:
-        groups.setdefault(derive.describe_settings(each, others), []).append(each)
     pairs = []
-    for group in groups.values():
-        if len({str(each.settings.get(setting)) for each in group}) > 1:
-            ordered = sorted(group, key=lambda each: derive.step_seconds(each).center)
-            pairs.append((ordered[-1], ordered[0]))
-    return max(pairs, key=lambda pair: derive.difference(*pair).seconds.center, default=None)
+    for first, second in itertools.combinations(measurements, 2):
+        same = all(first.settings.get(each) == second.settings.get(each) for each in others)
+        if same and first.settings.get(setting) != second.settings.get(setting):
+            slower = derive.difference(first, second).seconds.center > 0
+            pairs.append((first, second) if slower else (second, first))
+    return pairs

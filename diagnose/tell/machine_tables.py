@@ -157,7 +157,9 @@ def _fact(fact: Fact, notes: Footnotes) -> str:
 
 
 def _plain(reading: Reading, notes: Footnotes) -> str:
-    return notes.missing(reading.reason) if reading.value is None else f"{reading.value:g}"
+    if reading.value is None:
+        return notes.missing(reading.reason)
+    return notes.doubt(f"{reading.value:g}", reading.reason)
 
 
 def _unit(reading: Reading, unit: str, notes: Footnotes) -> str:

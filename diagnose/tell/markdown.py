@@ -81,17 +81,23 @@ def _line(cells: Sequence[str]) -> str:
 
 
 class Footnotes:
-    """The reasons for the empty cells of one table, numbered in order of appearance."""
+    """The reasons for the empty or doubtful cells of one table, in order of appearance."""
 
     def __init__(self) -> None:
         self._reasons: list[str] = []
 
     def missing(self, reason: str) -> Markup:
+        return Markup("–" + self._mark(reason))
+
+    def doubt(self, text: str, reason: str) -> Markup:
+        """A value with the reservation that it was read under, if there is one."""
+        return Markup(escape(text) + (self._mark(reason) if reason else ""))
+
+    def _mark(self, reason: str) -> str:
         reason = clean(reason) or "no reason was recorded"
         if reason not in self._reasons:
             self._reasons.append(reason)
-        number = str(self._reasons.index(reason) + 1).translate(_SUPERSCRIPT)
-        return Markup(f"–{number}")
+        return str(self._reasons.index(reason) + 1).translate(_SUPERSCRIPT)
 
     def lines(self) -> list[str]:
         return [

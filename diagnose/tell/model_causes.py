@@ -8,7 +8,7 @@ from diagnose.tell.units import percent
 from diagnose.tell.verdicts import cannot_tell, cost_text, excluded, judge_cost
 
 # The backward pass costs twice the forward one, so 2/3 of a step is normal; above 4/5 the
-# optimiser or a recomputation adds to it.
+# loss, the optimiser or a recomputation adds to it.
 HEAVY_BACKWARD = 0.80
 
 
@@ -33,8 +33,8 @@ def backward_and_optimizer(record: RunRecord) -> list[Finding]:
     if cost is None:
         return []
     evidence = (
-        f"training minus inference: {cost_text(cost)}; two thirds of the step is what a "
-        "backward pass of twice the forward one takes"
+        f"training minus inference, which has neither loss nor dropout: {cost_text(cost)}; two "
+        "thirds of the step is what a backward pass of twice the forward one takes"
     )
     if cost.share.low is not None and cost.share.low > HEAVY_BACKWARD:
         return [
@@ -42,11 +42,12 @@ def backward_and_optimizer(record: RunRecord) -> list[Finding]:
                 "backward_and_optimizer",
                 "cause",
                 "warning",
-                f"Backward and optimiser take {percent(cost.share.center)} of a training step.",
+                f"Loss, backward and optimiser take {percent(cost.share.center)} of a training "
+                "step.",
                 evidence,
                 "Use a fused optimiser or a larger batch; both spread the update over more work.",
             )
         ]
     if cost.share.high is not None and cost.share.high <= HEAVY_BACKWARD:
-        return [excluded("backward_and_optimizer", "A heavy backward or optimiser", evidence)]
-    return [cannot_tell("backward_and_optimizer", "a heavy backward or optimiser", evidence)]
+        return [excluded("backward_and_optimizer", "A heavy loss, backward or optimiser", evidence)]
+    return [cannot_tell("backward_and_optimizer", "a heavy loss, backward or optimiser", evidence)]

@@ -1,6 +1,7 @@
 """What do the numbers look like? Three figures, as SVG whose bytes depend on the record alone.
 
-Each file carries the fingerprint of its record, so a figure that was left behind can be told.
+Each file carries the fingerprint of its record and a hash of itself, so a figure that was left
+behind or edited can be told.
 """
 
 from __future__ import annotations
@@ -14,11 +15,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from diagnose.model import RunRecord
-from diagnose.tell import derive, frames
+from diagnose.tell import derive, frames, seal
 from diagnose.tell.markdown import clean
 from diagnose.tell.units import number
 
-FINGERPRINT = "record sha256 "
 # Okabe and Ito's palette: distinct under every common colour blindness.
 BLUE, ORANGE, GREEN, PURPLE, SKY = "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9"
 _LINES = (BLUE, ORANGE, GREEN, PURPLE, SKY)
@@ -47,19 +47,18 @@ _STYLE: dict[str, Any] = {
 }
 
 
-def figures(record: RunRecord, image: str = "svg") -> dict[str, bytes]:
+def figures(record: RunRecord) -> dict[str, bytes]:
     """Every figure that the record supports, by file name."""
-    return {name: _save(_DRAW[name], record, image) for name in derive.figure_names(record)}
+    return {name: _save(_DRAW[name], record) for name in derive.figure_names(record)}
 
 
-def _save(draw: Callable[[RunRecord], Figure], record: RunRecord, image: str) -> bytes:
-    metadata = {"Description": FINGERPRINT + derive.fingerprint(record)}
-    if image == "svg":
-        metadata |= {"Date": None, "Creator": None}  # type: ignore[dict-item]
+def _save(draw: Callable[[RunRecord], Figure], record: RunRecord) -> bytes:
+    description = seal.unsealed(derive.fingerprint(record))
+    metadata: Any = {"Description": description, "Date": None, "Creator": None}
     buffer = io.BytesIO()
     with mpl.rc_context({**mpl.rcParamsDefault, **_STYLE}):
-        draw(record).savefig(buffer, format=image, metadata=metadata, bbox_inches="tight")
-    return buffer.getvalue()
+        draw(record).savefig(buffer, format="svg", metadata=metadata, bbox_inches="tight")
+    return seal.seal(buffer.getvalue())
 
 
 def draw_stages(record: RunRecord) -> Figure:
@@ -156,15 +155,21 @@ def draw_power(record: RunRecord) -> Figure:
     figure, axes = _figure(3.4)
     ends: dict[int, tuple[float, str, str]] = {}
     starts = []
+    end, shift = 0.0, 0.0
     for stage in record.stages:
+        times = [at for trace in stage.power for at in trace.at_seconds]
+        if not times:
+            continue
+        # A resumed run counts from 0 again; its lines go on where the first part ended.
+        shift = max(shift, end - min(times))
+        end = max(times) + shift
+        starts.append((min(times) + shift, stage.key.replace("_", " ")))
         for trace in stage.power:
             color = _LINES[trace.gpu % len(_LINES)]
-            axes.plot(trace.at_seconds, trace.watts, color=color, linewidth=1.2)
+            shifted = [each + shift for each in trace.at_seconds]
+            axes.plot(shifted, trace.watts, color=color, linewidth=1.2)
             if trace.watts:
                 ends[trace.gpu] = (trace.watts[-1], f"GPU {trace.gpu}", color)
-        times = [at for trace in stage.power for at in trace.at_seconds]
-        if times:
-            starts.append((min(times), stage.key.replace("_", " ")))
     for at, name in starts:
         axes.axvline(at, color=_FAINT, linewidth=0.6, zorder=0)
         axes.annotate(
@@ -179,7 +184,8 @@ def draw_power(record: RunRecord) -> Figure:
         )
     axes.set_ylim(bottom=0)
     axes.margins(x=0.01)
-    axes.set_xlabel("seconds since the run began")
+    pause = ", without the pause before it was resumed" if shift else ""
+    axes.set_xlabel(f"seconds since the run began{pause}")
     axes.set_ylabel("W")
     _label_ends(axes, list(ends.values()))
     return figure

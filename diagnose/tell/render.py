@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from diagnose.model import Finding, RunRecord
-from diagnose.tell import derive, machine_tables, tables
+from diagnose.tell import derive, gpu_tables, machine_tables, tables
 from diagnose.tell.markdown import escape, prose
 from diagnose.tell.rules import answer, judge
 
@@ -53,6 +53,7 @@ def render(record: RunRecord) -> str:
         *tables.ledger(record),
         *_findings(findings),
         *_flags(findings),
+        *gpu_tables.gpu_use(record),
         "## What this device attains",
         *tables.ceilings(record),
         "## DataLoader",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from diagnose.model import Finding, RunRecord
-from diagnose.tell import device_causes, flags, input_causes, model_causes
+from diagnose.tell import device_causes, flags, gpu_flags, input_causes, model_causes
 from diagnose.tell.answer import answer
 
 __all__ = ["RULES", "answer", "judge"]
@@ -29,6 +29,9 @@ RULES: tuple[Rule, ...] = (
     flags.stages,
     flags.throttled,
     flags.shared,
+    gpu_flags.link_below_maximum,
+    gpu_flags.doubtful_identity,
+    gpu_flags.doubtful_energy,
     flags.ceiling_exceeded,
     flags.not_steady,
     flags.imprecise,

@@ -56,6 +56,11 @@ def label_from_device_name(name: str) -> str:
     return slug[:64].rstrip("-.") or "device"
 
 
+def record_path(reports_dir: Path, label: str) -> Path:
+    """Where the record of a label is; a label that leads elsewhere is a LabelError."""
+    return reports_dir / validate_label(label) / RECORD_NAME
+
+
 def find_records(reports_dir: Path) -> list[Path]:
     return sorted(reports_dir.glob(f"*/{RECORD_NAME}"))
 

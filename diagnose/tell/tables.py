@@ -25,6 +25,9 @@ from diagnose.tell.units import (
 
 Row = Any  # one row of a DataFrame
 
+# Beyond flags.SPREAD_CRITICAL: a number to measure again, not to build on.
+NOISY = "noisy"
+
 # First the columns of the report that this one improves on, then what it lacked.
 _STAGE_HEADERS = (
     "stage",
@@ -86,6 +89,8 @@ def _stage_row(record: RunRecord, row: Row, notes: Footnotes) -> list[str]:
 def _remark(record: RunRecord, row: Row) -> str:
     key = row["stage"]
     words = [] if row["status"] == "done" else [row["status"]]
+    if row["noisy"]:
+        words.append(NOISY)
     if key == "loader" and row["status"] == "done":
         words += _loader_remark(record)
     elif row["dtype"]:
@@ -119,7 +124,14 @@ def ledger(record: RunRecord) -> list[str]:
     if frame.empty:
         return ["No stage was compared with an earlier one."]
     rows = [
-        [row["part"], row["stage"], _interval(row, "ms"), _percent(row), str(row["blocks"])]
+        [
+            row["part"],
+            row["stage"],
+            _interval(row, "ms"),
+            _percent(row),
+            str(row["blocks"]),
+            NOISY if row["noisy"] else "",
+        ]
         for _, row in frame.iterrows()
     ]
     headers = [
@@ -128,8 +140,9 @@ def ledger(record: RunRecord) -> list[str]:
         Markup("costs ms [95 % interval]"),
         "% of that step",
         "blocks",
+        "remark",
     ]
-    align: tuple[Align, ...] = ("left", "left", "right", "right", "right")
+    align: tuple[Align, ...] = ("left", "left", "right", "right", "right", "left")
     return [table(headers, rows, align), "A negative cost is time saved."]
 
 

@@ -67,6 +67,12 @@ def scaled_spread(interval: Interval, unit: str) -> str:
     return f"{spread(scale(interval, 1 / size))} {prefix}{unit}"
 
 
+def pcie_link(generation: float | None, width: float | None) -> str:
+    """gen 4 x16: how links are named on boards and in their manuals."""
+    parts = (("gen ", generation), ("x", width))
+    return " ".join(f"{name}{'?' if value is None else f'{value:.0f}'}" for name, value in parts)
+
+
 def _prefix(value: float) -> tuple[float, str]:
     return next((each for each in _PREFIXES if abs(value) >= each[0]), (1.0, ""))
 

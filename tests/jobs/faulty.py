@@ -9,11 +9,12 @@ import os
 import resource
 import signal
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import torch
 from torch import Tensor, nn
-from torch.utils.data import Dataset, TensorDataset, get_worker_info
+from torch.utils.data import Dataset, IterableDataset, TensorDataset, get_worker_info
 
 from bench.workload import Network, Size, Workload
 
@@ -37,6 +38,8 @@ def misbehave() -> None:
         os.kill(os.getpid(), signal.SIGSTOP)
     elif FAULT == "raise" and steps == 3:
         raise KeyError("no such column")
+    elif FAULT == "file":
+        Path("/nowhere/at/all/weights.bin").read_bytes()
     elif FAULT == "memory":
         exhaust_memory()
     elif FAULT == "sleep":
@@ -48,10 +51,20 @@ def misbehave() -> None:
 def loss(model: nn.Module, batch: Tensor) -> Tensor:
     global steps
     steps += model.training
+    wait_here("training" if model.training else "inference")
     if model.training:
         misbehave()
     result: Tensor = model(batch).square().mean()
+    if FAULT == "dict":
+        return {"loss": result}  # type: ignore[return-value]
     return result * torch.nan if FAULT == "nan" else result
+
+
+def wait_here(place: str) -> None:
+    """Tell the test where we are, and stay."""
+    if os.environ.get("WAIT_IN") == place:
+        Path(os.environ["MARK"]).touch()
+        time.sleep(3600)
 
 
 class Rows(Dataset[Tensor]):
@@ -59,12 +72,26 @@ class Rows(Dataset[Tensor]):
         return 64
 
     def __getitem__(self, row: int) -> Tensor:
+        wait_here("loading")
         if FAULT == "loader" and get_worker_info() is not None:
             os.kill(os.getpid(), signal.SIGKILL)
+        if FAULT == "row" and get_worker_info() is not None:
+            raise ValueError(f"row {row} is broken, see /nowhere/at/all/rows.csv")
         return torch.zeros(2**18 if FAULT == "shm" else WIDTH)
 
 
+class Stream(IterableDataset[Tensor]):
+    def __iter__(self) -> Iterator[Tensor]:
+        yield torch.zeros(WIDTH)
+
+
+def build(size: Size) -> nn.Module:
+    return nn.Identity() if FAULT == "no parameters" else nn.Linear(WIDTH, WIDTH)
+
+
 def open_rows(size: Size, data: Path | None) -> Dataset[Tensor]:
+    if FAULT == "stream":
+        return Stream()
     if FAULT == "few":
         rows: Dataset[Tensor] = TensorDataset(torch.zeros(1, WIDTH))  # type: ignore[assignment]
         return rows
@@ -74,7 +101,7 @@ def open_rows(size: Size, data: Path | None) -> Dataset[Tensor]:
 WORKLOAD = Workload(
     name="faulty",
     sizes={"only": Size(batch_size=4)},
-    model=Network(build=lambda size: nn.Linear(WIDTH, WIDTH), loss=loss),
+    model=Network(build=build, loss=loss),
     synthetic_batch=lambda size, device: torch.ones(size.batch_size, WIDTH, device=device),
     datasets={"dataset": open_rows},
 )

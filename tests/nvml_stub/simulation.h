@@ -13,7 +13,8 @@
 
 enum {
     SUCCESS = 0, UNINITIALIZED = 1, INVALID_ARGUMENT = 2, NOT_SUPPORTED = 3, NOT_FOUND = 6,
-    MAX_DEVICES = 8, MAX_FUNCTIONS = 64, HANG_SECONDS = 30,
+    VERSION_MISMATCH = 25,
+    MAX_DEVICES = 8, MAX_FUNCTIONS = 128, HANG_SECONDS = 30,
 };
 enum { UNSIGNED_INT = 1, UNSIGNED_LONG_LONG = 3 }; /* nvmlValueType_t */
 
@@ -21,6 +22,7 @@ typedef unsigned long long u64;
 typedef struct { unsigned index; } Device;
 
 typedef struct { u64 total, free, used; } Memory;
+typedef struct { unsigned version; u64 total, reserved, free, used; } MemoryV2;
 typedef struct { unsigned gpu, memory; } Utilization;
 typedef struct {
     char bus_id_legacy[16];
@@ -38,6 +40,7 @@ typedef struct {
 static Device devices[MAX_DEVICES];
 static int open_sessions;
 static double started;
+static double held = -1; /* the time that a test has set, or less than 0 for the real one */
 
 /* ---- configuration ---- */
 
@@ -64,28 +67,33 @@ static const char *find_entry(const char *list, const char *name) {
     return NULL;
 }
 
-static int count_call(const char *name) {
+static int *calls_of(const char *name) {
     static struct { const char *name; int calls; } counters[MAX_FUNCTIONS];
-    for (int i = 0; i < MAX_FUNCTIONS; i++) {
-        if (!counters[i].name) counters[i].name = name;
-        if (!strcmp(counters[i].name, name)) return ++counters[i].calls;
-    }
-    return 0;
+    int i = 0;
+    while (i < MAX_FUNCTIONS - 1 && counters[i].name && strcmp(counters[i].name, name)) i++;
+    if (!counters[i].name) counters[i].name = name;
+    return &counters[i].calls;
 }
 
+/* Behind the @ stands a number of calls or, in the last entry, another function to be called. */
 static int fails_by_now(const char *name) {
     const char *entry = find_entry(getenv("STUB_NVML_FAIL_AFTER"), name);
-    if (!entry) return SUCCESS;
-    const char *number = strchr(entry, '@');
-    return number && count_call(name) >= atoi(number + 1) ? atoi(entry) : SUCCESS;
+    const char *after = entry ? strchr(entry, '@') : NULL;
+    if (!after++) return SUCCESS;
+    int number = atoi(after);
+    int reached = number ? *calls_of(name) >= number : *calls_of(after) > 0;
+    return reached ? atoi(entry) : SUCCESS;
 }
 
 static int injected_failure(const char *name) {
     const char *hangs = getenv("STUB_NVML_HANG");
     if (hangs && !strcmp(hangs, name)) sleep(HANG_SECONDS);
     const char *entry = find_entry(getenv("STUB_NVML_FAIL"), name);
+    ++*calls_of("*");
     int code = entry ? atoi(entry) : fails_by_now(name);
-    return code ? code : fails_by_now("*");
+    if (!code) code = fails_by_now("*");
+    ++*calls_of(name);
+    return code;
 }
 
 #define BEGIN                                                    \
@@ -98,6 +106,7 @@ static int injected_failure(const char *name) {
 /* ---- the simulated device ---- */
 
 static double uptime(void) {
+    if (held >= 0) return held;
     struct timespec now;
     clock_gettime(CLOCK_MONOTONIC, &now);
     return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec - started;
@@ -108,6 +117,10 @@ static double latched(void) {
     double period = 1e-3 * setting("STUB_NVML_PERIOD_MS", 100);
     return period * (double)(long)(uptime() / period);
 }
+
+static u64 used_bytes(void) { return (u64)setting("STUB_NVML_USED_MIB", 8) << 20; }
+
+static u64 reserved_bytes(void) { return (u64)setting("STUB_NVML_RESERVED_MIB", 600) << 20; }
 
 static unsigned number_of(const Device *device) { return device_count() - 1 - device->index; }
 

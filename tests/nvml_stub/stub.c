@@ -7,11 +7,15 @@
  *
  *   STUB_NVML_COUNT=2              devices
  *   STUB_NVML_FAIL=fn=code,...     these functions return the code; "field:74" is a single field
- *   STUB_NVML_FAIL_AFTER=fn=code@N ... from their Nth call on; "*" counts and fails every function
+ *   STUB_NVML_FAIL_AFTER=fn=code@N ... after N calls of it; "*" counts and fails every function;
+ *                                  another function's name in place of N: once that was called
  *   STUB_NVML_HANG=fn              this function sleeps for 30 s first
  *   STUB_NVML_PERIOD_MS=100        between two moves of the sensors
  *   STUB_NVML_RESET_AFTER_MS=...   the energy counter restarts at zero then
- *   STUB_NVML_USED_MIB=512         device memory in use
+ *   STUB_NVML_USED_MIB=8           device memory that processes use
+ *   STUB_NVML_RESERVED_MIB=600     device memory that the driver reserves
+ *   STUB_NVML_MIG=1                every device is cut into MIG slices
+ *   STUB_NVML_CAPABILITY=90        compute capability, here 9.0
  *   STUB_NVML_NVLINK=1             devices 0 and 1 of NVML's order are joined by NVLink
  *   STUB_NVML_ZERO_WATTS=1         the power sensors show 0 W
  */
@@ -23,6 +27,9 @@
 #include <string.h>
 
 int diagnose_nvml_stub = 1; /* its presence tells this library from the real one */
+
+/* From now on it is as late as a test says, so that what the sensors show is known exactly. */
+void diagnose_nvml_stub_hold_uptime(double seconds) { held = seconds; }
 
 /* ---- library ---- */
 
@@ -118,19 +125,32 @@ int nvmlDeviceGetPciInfo_v3(Device *device, PciInfo *info) {
 int nvmlDeviceGetCudaComputeCapability(Device *device, int *major, int *minor) {
     BEGIN;
     (void)device;
-    *major = 9;
-    *minor = 0;
+    int capability = setting("STUB_NVML_CAPABILITY", 90);
+    *major = capability / 10;
+    *minor = capability % 10;
     return SUCCESS;
 }
 
 /* ---- state ---- */
 
+/* The older form counts what the driver reserves as used. */
 int nvmlDeviceGetMemoryInfo(Device *device, Memory *memory) {
     BEGIN;
     (void)device;
     memory->total = 16ull << 30;
-    memory->used = (u64)setting("STUB_NVML_USED_MIB", 512) << 20;
+    memory->used = used_bytes() + reserved_bytes();
     memory->free = memory->total - memory->used;
+    return SUCCESS;
+}
+
+int nvmlDeviceGetMemoryInfo_v2(Device *device, MemoryV2 *memory) {
+    BEGIN;
+    (void)device;
+    if (memory->version != (sizeof *memory | 2u << 24)) return VERSION_MISMATCH;
+    memory->total = 16ull << 30;
+    memory->reserved = reserved_bytes();
+    memory->used = used_bytes();
+    memory->free = memory->total - memory->used - memory->reserved;
     return SUCCESS;
 }
 
@@ -206,7 +226,7 @@ GETTER(nvmlDeviceGetPersistenceMode, unsigned, 1)
 GETTER(nvmlDeviceGetComputeMode, unsigned, 0)
 PAIR_GETTER(nvmlDeviceGetPowerManagementLimitConstraints, 100000, 450000)
 PAIR_GETTER(nvmlDeviceGetEccMode, 1, 1)
-PAIR_GETTER(nvmlDeviceGetMigMode, 0, 0)
+PAIR_GETTER(nvmlDeviceGetMigMode, (unsigned)setting("STUB_NVML_MIG", 0), 0)
 
 /* ---- power and energy ---- */
 

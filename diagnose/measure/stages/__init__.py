@@ -5,7 +5,10 @@ No torch here: the command line lists the stages without loading it.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+
+from diagnose.model import Setting
 
 
 @dataclass(frozen=True)
@@ -19,6 +22,14 @@ class Stage:
     @property
     def module(self) -> str:
         return f"{__name__}.{self.key}"
+
+
+@dataclass(frozen=True)
+class Hints:
+    """What earlier stages found that later ones build on."""
+
+    training_seconds: float | None = None  # of one step
+    loader: Mapping[str, Setting] | None = None  # settings of the fastest configuration
 
 
 # The order is the diagnosis: first what the device can do at all, then the job, one part at

@@ -5,21 +5,23 @@ from __future__ import annotations
 import itertools
 import os
 import shutil
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch.utils.data import DataLoader, default_collate
+from torch.utils.data import DataLoader, IterableDataset, default_collate
 
 from bench.workload import Batch
 from diagnose.measure.stages.plan import Context, SkipStage
-from diagnose.model import Setting, StageResult
+from diagnose.model import Setting
 
 PREFETCH_FACTOR = 2
 # A worker that sends nothing for so long is taken for dead instead of waited for for ever.
 WORKER_TIMEOUT_SECONDS = 60
+LONGEST_REFILL_SECONDS = 1.0
 # What a job starts with before anything was measured.
 USUAL_WORKERS = 2
 
@@ -43,7 +45,16 @@ class LoaderConfig:
 
     @property
     def name(self) -> str:
-        return f"{self.workers} workers, {self.storage}"
+        return f"{self.workers} workers, {self.storage}{self._pinning}"
+
+    @property
+    def _pinning(self) -> str:
+        """On the CPU nothing is pinned and nothing needs to be said."""
+        return ", pinned" if self.pin_memory else ""
+
+    @property
+    def batches_in_flight(self) -> int:
+        return self.workers * PREFETCH_FACTOR
 
 
 class BatchSource:
@@ -52,21 +63,34 @@ class BatchSource:
     def __init__(self, loader: DataLoader[Any], prefetched: int) -> None:
         self._iterator = itertools.chain.from_iterable(itertools.repeat(loader))
         self._prefetched = prefetched
+        self._refill_seconds = 0.0
 
     def next(self) -> Batch:
         return next(self._iterator)
 
     def drain(self) -> None:
         """Use up what the workers loaded while nobody was waiting, so a slot pays for its own."""
+        began = time.monotonic()
         for _ in range(self._prefetched):
             next(self._iterator)
+        self._refill_seconds = min(time.monotonic() - began, LONGEST_REFILL_SECONDS)
+
+    def settle(self) -> None:
+        """Let the workers fill their queue again, or they would slow the next variant's slot."""
+        time.sleep(self._refill_seconds)
 
 
 @contextmanager
 def open_batches(context: Context, config: LoaderConfig) -> Iterator[BatchSource]:
+    dataset = context.dataset(config.storage)
+    if isinstance(dataset, IterableDataset):
+        raise SkipStage(
+            "the dataset is an IterableDataset, which has no length and no order of its own; "
+            "the loader stages need one with __len__ and __getitem__"
+        )
     generator = torch.Generator().manual_seed(context.seed)
     loader: DataLoader[Any] = DataLoader(
-        context.dataset(config.storage),
+        dataset,
         batch_size=context.size.batch_size,
         shuffle=True,
         generator=generator,
@@ -80,10 +104,10 @@ def open_batches(context: Context, config: LoaderConfig) -> Iterator[BatchSource
     )
     if len(loader) == 0:
         raise SkipStage(
-            f"the dataset has {len(context.dataset(config.storage))} rows, fewer than one batch "
+            f"the dataset has {len(dataset)} rows, fewer than one batch "
             f"of {context.size.batch_size}"
         )
-    yield BatchSource(loader, config.workers * PREFETCH_FACTOR)
+    yield BatchSource(loader, config.batches_in_flight)
 
 
 def require_dataset(context: Context) -> tuple[str, ...]:
@@ -92,28 +116,39 @@ def require_dataset(context: Context) -> tuple[str, ...]:
     return tuple(context.workload.datasets)
 
 
-def shared_memory_shortage(context: Context, config: LoaderConfig) -> str:
-    """Workers pass batches through /dev/shm; a full one kills them with a bus error."""
-    if config.workers == 0 or not os.path.isdir("/dev/shm"):
-        return ""
+def batch_bytes(context: Context, storage: str) -> int:
+    """Of one collated batch."""
+    dataset = context.dataset(storage)
+    if isinstance(dataset, IterableDataset):
+        return 0
     collate = context.workload.collate or default_collate
-    dataset = context.dataset(config.storage)
-    rows = [dataset[i] for i in range(min(context.size.batch_size, len(dataset)))]
-    # Twice the batches in flight: one set being written while one is being read.
-    need = 2 * config.workers * PREFETCH_FACTOR * tensor_bytes(collate(rows))
+    return tensor_bytes(
+        collate([dataset[i] for i in range(min(context.size.batch_size, len(dataset)))])
+    )
+
+
+def shared_memory_shortage(needed_bytes: int) -> str:
+    """Workers pass batches through /dev/shm; a full one kills them with a bus error."""
+    if not os.path.isdir("/dev/shm"):
+        return ""
     free = shutil.disk_usage("/dev/shm").free
-    if need <= free:
+    if needed_bytes <= free:
         return ""
     return (
-        f"{config.name}: not measured, /dev/shm has {free / 1e6:.1f} MB free and the workers may "
-        f"need {need / 1e6:.1f} MB; enlarge it (docker run --shm-size)"
+        f"/dev/shm has {free / 1e6:.1f} MB free and the workers may need "
+        f"{needed_bytes / 1e6:.1f} MB; enlarge it (docker run --shm-size)"
     )
+
+
+def needed_bytes(config: LoaderConfig, nbytes: int) -> int:
+    """Twice the batches in flight: one set being written while one is being read."""
+    return 2 * config.batches_in_flight * nbytes
 
 
 def tensor_bytes(batch: Batch) -> int:
     if isinstance(batch, torch.Tensor):
         return batch.nbytes
-    if isinstance(batch, dict):
+    if isinstance(batch, Mapping):
         return sum(map(tensor_bytes, batch.values()))
     if isinstance(batch, (list, tuple)):
         return sum(map(tensor_bytes, batch))
@@ -122,13 +157,10 @@ def tensor_bytes(batch: Batch) -> int:
 
 def fastest_config(context: Context) -> LoaderConfig:
     """The loader stage's best, or a usual one if that stage has no answer."""
-    stage: StageResult | None = context.earlier.get("loader")
-    measured = stage.measurements if stage else ()
-    if not measured:
+    best = context.hints.loader
+    if best is None:
         storage = require_dataset(context)[0]
         return LoaderConfig(USUAL_WORKERS, storage, not context.device.is_cpu)
-    best = min(measured, key=lambda m: min(m.timing.slot_seconds) / m.timing.steps_per_slot)
-    workers = best.settings["workers"]
+    workers = best["workers"]
     assert isinstance(workers, int)
-    pinned = bool(best.settings["pin_memory"])
-    return LoaderConfig(workers, str(best.settings["storage"]), pinned)
+    return LoaderConfig(workers, str(best["storage"]), bool(best["pin_memory"]))

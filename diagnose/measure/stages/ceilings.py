@@ -10,6 +10,7 @@ import torch
 from diagnose.measure.device import Device
 from diagnose.measure.stages.plan import NO_ARITHMETIC, Context, Plan, Variant
 from diagnose.measure.stages.precision import PROBE_SIDE, matmul_seconds, operands
+from diagnose.measure.words import one_sentence
 from diagnose.model import Reading
 
 # Sides whose three matrices outgrow the caches that would flatter a smaller product.
@@ -33,6 +34,7 @@ def matmul_variant(device: Device, dtype: torch.dtype, *, tf32: bool = False) ->
     matrices = [torch.randn(side, side, device=device.torch).to(dtype) for _ in range(2)]
     left, right = operands(*matrices)[layout]
     out = torch.empty_like(left)
+    usual = torch.get_float32_matmul_precision()  # the workload may have chosen it
     name = "tf32" if tf32 else str(dtype).removeprefix("torch.")
     return Variant(
         name=f"matmul {name}",
@@ -40,7 +42,7 @@ def matmul_variant(device: Device, dtype: torch.dtype, *, tf32: bool = False) ->
         settings={"ceiling": "matmul", "dtype": name, "side": side, "layout": layout},
         flops_per_step=Reading(2.0 * side**3),
         before_slot=lambda: torch.set_float32_matmul_precision("high" if tf32 else "highest"),
-        after_slot=lambda: torch.set_float32_matmul_precision("highest"),
+        after_slot=lambda: torch.set_float32_matmul_precision(usual),
     )
 
 
@@ -96,5 +98,13 @@ def plan(context: Context) -> Iterator[Plan]:
     if device.is_cpu:
         notes.append("host to device copy: not applicable, the device is the host")
     else:
-        variants += [copy_variant(device, pinned=pinned) for pinned in (True, False)]
+        for pinned in (True, False):
+            # Pinned memory is limited under WSL2 and in containers.
+            try:
+                variants.append(copy_variant(device, pinned=pinned))
+            except RuntimeError as error:
+                kind = "pinned" if pinned else "pageable"
+                notes.append(
+                    f"host to device copy, {kind}: not measured, {one_sentence(str(error))}"
+                )
     yield Plan(variants, notes)

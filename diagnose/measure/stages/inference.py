@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from diagnose.measure.stages.plan import Context, Plan, Variant
-from diagnose.measure.stages.steps import FULL_PRECISION, InferenceStep
+from diagnose.measure.stages.steps import InferenceStep, full_precision
 
 
 def inference_variant(context: Context) -> Variant:
@@ -14,7 +14,7 @@ def inference_variant(context: Context) -> Variant:
     return Variant(
         name="inference",
         step=step,
-        settings=context.settings(FULL_PRECISION),
+        settings=context.settings(full_precision(context.device)),
         samples_per_step=context.size.batch_size,
         before_slot=step.prepare,
     )

@@ -8,11 +8,13 @@ from contextlib import ExitStack, contextmanager
 from diagnose.measure.stages.batches import (
     BatchSource,
     LoaderConfig,
+    batch_bytes,
+    needed_bytes,
     open_batches,
     require_dataset,
     shared_memory_shortage,
 )
-from diagnose.measure.stages.plan import NO_ARITHMETIC, Context, Plan, SkipStage, Variant
+from diagnose.measure.stages.plan import NO_ARITHMETIC, Context, Plan, Variant
 
 # 0 is loading in the training process itself; 2, 4 and 8 are what people try.
 WORKERS = (0, 2, 4, 8)
@@ -20,25 +22,32 @@ WORKERS = (0, 2, 4, 8)
 
 @contextmanager
 def plan(context: Context) -> Iterator[Plan]:
-    pin = not context.device.is_cpu
-    notes = [] if pin else ["pin_memory: not applicable, there is no copy to a device"]
-    configs = [
-        LoaderConfig(workers, storage, pin)
-        for storage in require_dataset(context)
-        for workers in WORKERS
-    ]
+    notes = []
+    if context.device.is_cpu:
+        notes.append("pin_memory: not applicable, there is no copy to a device")
+    sizes = {storage: batch_bytes(context, storage) for storage in require_dataset(context)}
     with ExitStack() as opened:
-        variants = []
-        for config in configs:
-            shortage = shared_memory_shortage(context, config)
+        variants, claimed = [], 0
+        for config in _configs(context):
+            # All are open at once, and every one keeps its queue full.
+            wanted = claimed + needed_bytes(config, sizes[config.storage])
+            shortage = shared_memory_shortage(wanted) if config.workers else ""
             if shortage:
-                notes.append(shortage)
-            else:
-                source = opened.enter_context(open_batches(context, config))
-                variants.append(_variant(context, config, source))
-        if not variants:
-            raise SkipStage(notes[-1])
+                notes.append(f"{config.name}: not measured, {shortage}")
+                continue
+            claimed = wanted
+            source = opened.enter_context(open_batches(context, config))
+            variants.append(_variant(context, config, source))
         yield Plan(variants, notes)
+
+
+def _configs(context: Context) -> list[LoaderConfig]:
+    pin = not context.device.is_cpu
+    storages = tuple(context.workload.datasets)
+    configs = [LoaderConfig(workers, each, pin) for each in storages for workers in WORKERS]
+    if pin:  # one without, to see what pinning is worth
+        configs.append(LoaderConfig(WORKERS[1], storages[0], pin_memory=False))
+    return configs
 
 
 def _variant(context: Context, config: LoaderConfig, source: BatchSource) -> Variant:
@@ -49,4 +58,5 @@ def _variant(context: Context, config: LoaderConfig, source: BatchSource) -> Var
         samples_per_step=context.size.batch_size,
         flops_per_step=NO_ARITHMETIC,
         before_slot=source.drain,
+        after_slot=source.settle,
     )

@@ -12,7 +12,8 @@ import torch
 from bench.workload import Network, Size, Workload
 from diagnose.measure.clock import Effort
 from diagnose.measure.device import Device
-from diagnose.model import Reading, Setting, StageResult
+from diagnose.measure.stages import Hints
+from diagnose.model import Reading, Setting
 
 
 class SkipStage(Exception):
@@ -66,21 +67,36 @@ class Context:
     effort: Effort
     seed: int
     data: Path | None = None
-    earlier: Mapping[str, StageResult] = field(default_factory=dict)
-    _built: dict[int, tuple[torch.nn.Module, torch.optim.Optimizer]] = field(default_factory=dict)
+    hints: Hints = field(default_factory=Hints)
+    _models: dict[int, torch.nn.Module] = field(default_factory=dict)
+    _optimizers: dict[int, torch.optim.Optimizer] = field(default_factory=dict)
     _datasets: dict[str, Any] = field(default_factory=dict)
 
     @property
     def backbone(self) -> Network:
         return self.workload.backbone or self.workload.model
 
-    def build(self, network: Network) -> tuple[torch.nn.Module, torch.optim.Optimizer]:
-        if id(network) not in self._built:
+    def model(self, network: Network) -> torch.nn.Module:
+        if id(network) not in self._models:
             torch.manual_seed(self.seed)
-            model = network.build(self.size).to(self.device.torch)
-            optimizer = torch.optim.AdamW(model.parameters(), lr=self.workload.learning_rate)
-            self._built[id(network)] = model, optimizer
-        return self._built[id(network)]
+            self._models[id(network)] = network.build(self.size).to(self.device.torch)
+        return self._models[id(network)]
+
+    def optimizer(self, network: Network) -> torch.optim.Optimizer:
+        if id(network) not in self._optimizers:
+            parameters = [p for p in self.model(network).parameters() if p.requires_grad]
+            if not parameters:
+                raise SkipStage("the model has no parameters to train")
+            self._optimizers[id(network)] = torch.optim.AdamW(
+                parameters, lr=self.workload.learning_rate
+            )
+        return self._optimizers[id(network)]
+
+    def count_parameters(self) -> int:
+        """Of the full model, which is not kept for that if the early stages do not use it."""
+        full = self.workload.model
+        model = self.model(full) if full is self.backbone else full.build(self.size)
+        return sum(parameter.numel() for parameter in model.parameters())
 
     def dataset(self, storage: str) -> Any:
         if storage not in self._datasets:

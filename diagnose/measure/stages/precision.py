@@ -51,13 +51,9 @@ def slowdown(device: Device) -> float:
 
 def capped_batch_size(context: Context, factor: float) -> int:
     """The largest batch whose mixed-precision step should stay within the limit."""
-    training = context.earlier.get("training")
-    results = [m for m in training.measurements if m.role == "result"] if training else []
-    if not results:
+    if context.hints.training_seconds is None:
         return 1
-    timing = results[0].timing
-    seconds = min(timing.slot_seconds) / timing.steps_per_slot
-    share = LONGEST_STEP_SECONDS / (seconds * factor)
+    share = LONGEST_STEP_SECONDS / (context.hints.training_seconds * factor)
     return max(1, min(context.size.batch_size, int(context.size.batch_size * share)))
 
 

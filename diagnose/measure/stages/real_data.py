@@ -11,10 +11,13 @@ from bench.workload import Batch, Network
 from diagnose.measure.stages.batches import (
     BatchSource,
     LoaderConfig,
+    batch_bytes,
     fastest_config,
+    needed_bytes,
     open_batches,
     require_dataset,
     shared_memory_shortage,
+    tensor_bytes,
 )
 from diagnose.measure.stages.plan import Context, Plan, Variant
 from diagnose.measure.stages.precision import slowdown
@@ -23,6 +26,7 @@ from diagnose.measure.stages.training import training_variant
 
 # Enough that no batch is special, few enough to fit beside the model.
 RESIDENT_BATCHES = 8
+MOST_RESIDENT_BYTES = 256 * 2**20
 
 
 def fed_variant(
@@ -46,13 +50,17 @@ def fed_variant(
         step.prepare()
         source.drain()
 
+    def after_slot() -> None:
+        step.check()
+        source.settle()
+
     return Variant(
         name=name,
         step=step,
         settings=context.settings(step.dtype, **config.settings),
         samples_per_step=context.size.batch_size,
         before_slot=before_slot,
-        after_slot=step.check,
+        after_slot=after_slot,
     )
 
 
@@ -65,7 +73,8 @@ def feeding_config(context: Context) -> LoaderConfig:
     """The fastest loader that /dev/shm allows, else loading in the training process."""
     require_dataset(context)
     config = fastest_config(context)
-    if shared_memory_shortage(context, config):
+    wanted = needed_bytes(config, batch_bytes(context, config.storage))
+    if config.workers and shared_memory_shortage(wanted):
         config = replace(config, workers=0)
     return config
 
@@ -75,7 +84,11 @@ def keep_resident(context: Context, source: BatchSource) -> Callable[[], Batch]:
 
     A synthetic batch would not do: what is in a batch (padding, labels) changes a step's cost.
     """
-    batches = [to_device(source.next(), context.device.torch) for _ in range(RESIDENT_BATCHES)]
+    batches: list[Batch] = []
+    held = 0
+    while len(batches) < RESIDENT_BATCHES and (not batches or held < MOST_RESIDENT_BYTES):
+        batches.append(to_device(source.next(), context.device.torch))
+        held += tensor_bytes(batches[-1])
     return itertools.cycle(batches).__next__
 
 
@@ -92,6 +105,6 @@ def plan(context: Context) -> Iterator[Plan]:
         yield Plan(
             [fed, replace(resident, role="reference"), replace(synthetic, role="reference")],
             [f"loader: {config.name}, the fastest of the loader stage"]
-            if "loader" in context.earlier
+            if context.hints.loader
             else [f"loader: {config.name}; the loader stage was not measured"],
         )

@@ -2,24 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
+from torch.nn.utils.rnn import PackedSequence
 
 from bench.workload import Batch, Network
 from diagnose.measure.device import Device
 from diagnose.measure.stages.plan import Context, InvalidStage
 
-FULL_PRECISION = "float32"
+# A scale this small means that the scaler has halved it at nearly every step.
+SMALLEST_SCALE = 1.0
+
+
+def full_precision(device: Device) -> str:
+    """What a float32 product is computed in: a workload may have switched TF32 on."""
+    tf32 = device.kind == "cuda" and torch.get_float32_matmul_precision() != "highest"
+    return "tf32" if tf32 else "float32"
 
 
 def to_device(batch: Batch, device: torch.device, *, non_blocking: bool = False) -> Batch:
     """Move every tensor of a nested batch; leave the rest as it is."""
     if isinstance(batch, torch.Tensor):
         return batch.to(device, non_blocking=non_blocking)
-    if isinstance(batch, dict):
+    if isinstance(batch, PackedSequence):  # a tuple that must move as one
+        return batch.to(device, non_blocking=non_blocking)  # type: ignore[arg-type]
+    if isinstance(batch, Mapping):
         return {k: to_device(v, device, non_blocking=non_blocking) for k, v in batch.items()}
     if isinstance(batch, tuple) and hasattr(batch, "_fields"):
         return type(batch)(*(to_device(v, device, non_blocking=non_blocking) for v in batch))
@@ -33,7 +43,7 @@ class InferenceStep:
 
     def __init__(self, context: Context) -> None:
         self._network = context.backbone
-        self._model, _ = context.build(self._network)
+        self._model = context.model(self._network)
         self._batch = context.workload.synthetic_batch(context.size, context.device.torch)
 
     def prepare(self) -> None:
@@ -57,7 +67,8 @@ class TrainingStep:
         mixed: bool = False,
     ) -> None:
         self._network = network
-        self._model, self._optimizer = context.build(network)
+        self._model = context.model(network)
+        self._optimizer = context.optimizer(network)
         self._next_batch = next_batch
         self._device = context.device
         self._mixed = mixed
@@ -67,7 +78,7 @@ class TrainingStep:
 
     @property
     def dtype(self) -> str:
-        return precision_name(self._device) if self._mixed else FULL_PRECISION
+        return precision_name(self._device) if self._mixed else full_precision(self._device)
 
     def prepare(self) -> None:
         self._model.train()
@@ -76,6 +87,10 @@ class TrainingStep:
         batch = self._next_batch()
         with self._autocast():
             loss = self._network.loss(self._model, batch)
+        if not isinstance(loss, torch.Tensor):
+            raise TypeError(
+                f"the workload's loss returned a {type(loss).__name__}; it must return one tensor"
+            )
         if self._scaler is None:
             loss.backward()  # type: ignore[no-untyped-call]
             self._optimizer.step()
@@ -93,6 +108,11 @@ class TrainingStep:
             raise InvalidStage(
                 f"the loss is {float(self._loss):g} after {self._steps} steps; "
                 "a step whose loss is not finite does not do the job's work"
+            )
+        if self._scaler is not None and self._scaler.get_scale() < SMALLEST_SCALE:
+            raise InvalidStage(
+                f"the GradScaler skipped nearly all of {self._steps} optimiser steps because the "
+                "gradients are not finite; a skipped step is cheaper than a real one"
             )
 
     def _autocast(self) -> AbstractContextManager[Any]:

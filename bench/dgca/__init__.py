@@ -1,0 +1,1 @@
+"""What does a full spelling corrector cost beyond its encoder? DGCA: ReLM with three more heads."""

@@ -1,0 +1,103 @@
+"""What is DGCA? BERT with prompts in its input, and a detector, candidates and a gate behind it.
+
+Each part that has a slow and a fast form takes the one that `Forms` names, so that a
+comparison changes one form and nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from torch import Tensor, nn
+
+from bench.dgca.config import DGCAConfig
+from bench.dgca.fusion import GatedFusion, fuse_in_place, fuse_with_zeros
+from bench.dgca.heads import CandidateHead, DetectorHead
+from bench.dgca.prompt import PromptEncoder, loop_prompts, scatter_prompts
+
+# bert-base-chinese has 512 positions whatever the length in use, and they are trained too.
+_POSITIONS = 512
+
+
+@dataclass(frozen=True)
+class Forms:
+    """Which of the forms with equal results the model uses."""
+
+    apply_prompt: Callable[[Tensor, Tensor, Tensor], Tensor]
+    fuse: Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
+    keep_hidden_states: bool  # of all layers, although only the last one is used
+
+
+ORIGINAL = Forms(loop_prompts, fuse_with_zeros, keep_hidden_states=True)
+OPTIMISED = Forms(scatter_prompts, fuse_in_place, keep_hidden_states=False)
+
+
+# A tuple and not a dataclass: DistributedDataParallel looks for tensors in tuples.
+class Output(NamedTuple):
+    """What the heads say about each place."""
+
+    log_probs: Tensor  # (B, L, V), vocabulary and candidates mixed
+    logits: Tensor  # (B, L, V), of the vocabulary alone
+    detect_logits: Tensor  # (B, L)
+    candidate_probs: Tensor  # (B, L, K)
+    alpha: Tensor  # (B, L, 1), the candidates' share
+
+
+class DGCA(nn.Module):
+    """The full spelling corrector."""
+
+    def __init__(self, config: DGCAConfig, forms: Forms = OPTIMISED) -> None:
+        super().__init__()
+        self.config = config
+        self.forms = forms
+        self.bert = _build_bert(config)
+        self.prompt = PromptEncoder(config.prompt_length, config.hidden)
+        self.detector = DetectorHead(config.hidden, config.dropout)
+        self.candidate = CandidateHead(config.hidden, config.dropout)
+        self.fusion = GatedFusion(config.hidden)
+
+    def forward(self, batch: Mapping[str, Tensor]) -> Output:
+        words = self.bert.get_input_embeddings()
+        candidate_ids = batch["candidate_ids"].long()
+        prompts = self.prompt()
+        embeds = words(batch["input_ids"])
+        embeds = self.forms.apply_prompt(embeds, batch["block_flag"], prompts)
+        hidden, logits = self._encode(embeds, batch["attention_mask"])
+        detect_logits = self.detector(hidden)
+        candidate_probs = self.candidate(hidden, candidate_ids, words)
+        alpha = self.fusion(hidden, detect_logits)
+        log_probs = self.forms.fuse(logits, candidate_ids, candidate_probs, alpha)
+        return Output(log_probs, logits, detect_logits, candidate_probs, alpha)
+
+    def _encode(self, embeds: Tensor, attention_mask: Tensor) -> tuple[Tensor, Tensor]:
+        """The last hidden states and the vocabulary logits."""
+        if self.forms.keep_hidden_states:
+            result = self.bert(
+                inputs_embeds=embeds,
+                attention_mask=attention_mask,
+                output_hidden_states=True,
+            )
+            return result.hidden_states[-1], result.logits
+        encoded = self.bert.bert(inputs_embeds=embeds, attention_mask=attention_mask)
+        hidden = encoded.last_hidden_state
+        return hidden, self.bert.cls(hidden)
+
+
+def _build_bert(config: DGCAConfig) -> Any:
+    # Imported here: transformers takes seconds to import, and most commands never build a model.
+    from transformers import BertConfig, BertForMaskedLM
+
+    return BertForMaskedLM(
+        BertConfig(
+            vocab_size=config.vocab,
+            num_hidden_layers=config.layers,
+            hidden_size=config.hidden,
+            num_attention_heads=config.heads,
+            intermediate_size=config.ffn,
+            hidden_dropout_prob=config.dropout,
+            attention_probs_dropout_prob=config.dropout,
+            max_position_embeddings=max(_POSITIONS, config.length),
+        )
+    )

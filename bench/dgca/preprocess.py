@@ -1,0 +1,124 @@
+"""Where do train.pt, dev.pt and test.pt come from? Sentences are split first, then given errors.
+
+No sentence is in two of the files, so that a model is never tested on what it was trained on.
+
+  python -m bench.dgca.preprocess --output data --length 128
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from random import Random
+from typing import TYPE_CHECKING
+
+from bench.dgca.arguments import OneSentenceParser, count, count_or_none, hyphenate
+from bench.workload import WorkloadError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+SHARES = {"train": 0.8, "dev": 0.1, "test": 0.1}
+SHORTEST = 8  # three prompts twice leave one character and its mask
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    options = _parse(sys.argv[1:] if words is None else words)
+    try:
+        for path, rows, sentences in write_files(
+            options.output, options.data, options.rows, options.length, options.seed
+        ):
+            print(f"{path}: {rows} rows of {sentences} sentences")
+    except WorkloadError as error:
+        print(f"preprocess: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("preprocess: interrupted", file=sys.stderr)
+        return 130
+    return 0
+
+
+def write_files(
+    output: Path, data: Path | None, rows: int | None, length: int, seed: int
+) -> list[tuple[Path, int, int]]:
+    """Write the three files; for each its path, its rows and the sentences it draws on."""
+    # Imported here: a wrong option is answered without torch.
+    from bench.data import tensors, text
+    from bench.dgca.files import write_file
+
+    corpus = text.read(data)
+    room = length // 2 - tensors.PROMPT_LENGTH
+    sentences = corpus.sentences or tuple(target for _, target in corpus.pairs)
+    parts = split(sorted({each[:room] for each in sentences}), seed)
+    written = []
+    for name, share in SHARES.items():
+        chosen = parts[name]
+        part = replace(
+            corpus,
+            sentences=tuple(each for each in corpus.sentences if each[:room] in chosen),
+            pairs=tuple(pair for pair in corpus.pairs if pair[1][:room] in chosen),
+        )
+        size = len(part) if rows is None else max(1, round(rows * share))
+        made = tensors.to_tensors(tensors.make_pairs(part, size, seed), length)
+        kept = {each: made[each] for each in tensors.INPUTS}
+        path = output / f"{name}.pt"
+        try:
+            write_file(path, partial(_save, kept))
+        except (OSError, RuntimeError) as error:
+            reason = getattr(error, "strerror", None) or error
+            raise WorkloadError(f"{path} cannot be written: {reason}") from error
+        written.append((path, size, len(chosen)))
+    return written
+
+
+def _save(tensors: Mapping[str, Tensor], path: Path) -> None:
+    import torch
+
+    # Given a path, torch would write the temporary name into the file.
+    with path.open("wb") as file:
+        torch.save(dict(tensors), file)
+
+
+def split(sentences: Sequence[str], seed: int) -> dict[str, frozenset[str]]:
+    """Each sentence in exactly one part, and no part empty."""
+    if len(sentences) < len(SHARES):
+        raise WorkloadError(
+            f"{len(sentences)} different sentences cannot be split into {', '.join(SHARES)}; "
+            "give more with --data"
+        )
+    order = Random(seed).sample(list(sentences), len(sentences))
+    dev, test = (max(1, round(len(order) * SHARES[name])) for name in ("dev", "test"))
+    return {
+        "train": frozenset(order[dev + test :]),
+        "dev": frozenset(order[:dev]),
+        "test": frozenset(order[dev : dev + test]),
+    }
+
+
+def _parse(words: Sequence[str]) -> argparse.Namespace:
+    parser = OneSentenceParser(
+        prog="preprocess",
+        description="Make train.pt, dev.pt and test.pt for bench.dgca.train.",
+        epilog="example: python -m bench.dgca.preprocess --output data --length 128",
+        allow_abbrev=False,
+    )
+    add = parser.add_argument
+    add("--output", type=Path, required=True, metavar="DIR")
+    add("--data", type=Path, metavar="FILE", help="your .txt, .tsv or .jsonl; default: a package's")
+    add("--rows", type=count, metavar="N", help="in all three files; default: one per sentence")
+    add("--length", type=count, default=128, metavar="N", help="ids per row (default: %(default)s)")
+    add("--seed", type=count_or_none, default=42, metavar="N")
+    options = parser.parse_args(hyphenate(words))
+    if options.length < SHORTEST:
+        parser.error(
+            f"--length {options.length} leaves no room for a character; {SHORTEST} at least"
+        )
+    return options
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,109 @@
+"""Why is the full corrector slow? DGCA as its authors first wrote it, beside its plain encoder."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from random import Random
+
+import torch
+from torch import Tensor, nn
+
+from bench import bert
+from bench.data import confusion, tensors, text, vocabulary
+from bench.dgca.config import DGCAConfig
+from bench.dgca.loss import compute_loss
+from bench.dgca.masking import mask_through_tokenizer, prepare_batch
+from bench.dgca.model import DGCA, ORIGINAL, Output
+from bench.workload import Batch, Network, Size, Workload
+
+SIZES = {
+    # The job of the DGCA-ReLM report: 128.87 million parameters at batch 128 on one 24 GB card.
+    "seed": Size(
+        batch_size=128,
+        sequence_length=128,
+        shape={"layers": 12, "hidden": 768, "heads": 12, "ffn": 3072, "rows": 20000},
+    ),
+    # For a CPU, where the vocabulary dominates: its cost grows with batch x length, that of the
+    # prompt loop with batch^2 x length, so the length is the least at which sentences still differ.
+    "small": Size(
+        batch_size=32,
+        sequence_length=24,
+        shape={"layers": 1, "hidden": 768, "heads": 12, "ffn": 3072, "rows": 4096},
+    ),
+    # For tests: the vocabulary is all that is left of the cost.
+    "tiny": Size(
+        batch_size=4,
+        sequence_length=32,
+        shape={"layers": 2, "hidden": 32, "heads": 2, "ffn": 64, "rows": 64},
+    ),
+}
+
+
+def build(size: Size) -> nn.Module:
+    """In the original form: it is the patient."""
+    return DGCA(DGCAConfig.from_size(size), ORIGINAL)
+
+
+def loss(model: nn.Module, batch: Batch) -> Tensor:
+    assert isinstance(model, DGCA)
+    masked = prepare_batch(batch, mask_through_tokenizer)
+    output = model(masked)
+    return compute_loss(output, masked, model.config).total
+
+
+def forward(model: nn.Module, batch: Batch) -> Output:
+    output: Output = model(batch)
+    return output
+
+
+def backbone_loss(model: nn.Module, batch: Batch) -> Tensor:
+    return bert.loss(model, _select_plain(batch))
+
+
+def backbone_forward(model: nn.Module, batch: Batch) -> Tensor:
+    return bert.forward(model, _select_plain(batch))
+
+
+def synthetic_batch(size: Size, device: torch.device) -> dict[str, Tensor]:
+    """Random sentences with errors; their lengths differ, because then the prompts' places do."""
+    assert size.sequence_length is not None
+    random = Random(tensors.SEED)
+    room = size.sequence_length // 2 - tensors.PROMPT_LENGTH
+    ideographs = range(ord(vocabulary.FIRST_HAN), ord(vocabulary.LAST_HAN) + 1)
+    pairs = []
+    for _ in range(size.batch_size):
+        count = random.randint(max(1, room // 2), room)
+        target = "".join(map(chr, random.choices(ideographs, k=count)))
+        pairs.append((confusion.corrupt(target, (), random), target))
+    rows = tensors.to_tensors(pairs, size.sequence_length)
+    return {name: rows[name].to(device) for name in tensors.INPUTS}
+
+
+def map_pairs(size: Size, path: Path | None) -> tensors.SentencePairs:
+    return _open_pairs(size, path, "mmap")
+
+
+def preload_pairs(size: Size, path: Path | None) -> tensors.SentencePairs:
+    return _open_pairs(size, path, "preload")
+
+
+def _open_pairs(size: Size, path: Path | None, hold: tensors.Hold) -> tensors.SentencePairs:
+    assert size.sequence_length is not None
+    rows = size.shape["rows"]
+    prepared = tensors.prepare(text.read(path), size.sequence_length, rows, hold)
+    return tensors.SentencePairs(prepared, hold)
+
+
+def _select_plain(batch: Batch) -> dict[str, Tensor]:
+    return {name: batch[name] for name in tensors.PLAIN_INPUTS}
+
+
+WORKLOAD = Workload(
+    name="dgca",
+    sizes=SIZES,
+    model=Network(build=build, loss=loss, forward=forward),
+    backbone=Network(build=bert.build, loss=backbone_loss, forward=backbone_forward),
+    synthetic_batch=synthetic_batch,
+    datasets={"mmap": map_pairs, "preload": preload_pairs},
+    describe_data=bert.describe_data,
+)

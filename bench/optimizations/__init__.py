@@ -1,0 +1,1 @@
+"""The catalogue: what the field report proposed, each as before, after, and as published."""

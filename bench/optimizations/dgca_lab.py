@@ -1,0 +1,122 @@
+"""What do the experiments on DGCA share? Real batches, seeded models, and a training trial."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import lru_cache
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+from torch.utils.data import default_collate
+
+from bench.data import tensors, text
+from bench.dgca.config import DGCAConfig
+from bench.dgca.loss import compute_loss
+from bench.dgca.masking import MaskForm, mask_through_tokenizer, prepare_batch
+from bench.dgca.model import DGCA, ORIGINAL, Forms
+from bench.optimizations.contract import Lab, OpenTrial, Trial
+
+LEARNING_RATE = 5e-5
+Batch = dict[str, Tensor]
+
+
+@lru_cache(maxsize=4)
+def prepared_rows(length: int, rows: int, data: Path | None, hold: tensors.Hold) -> Batch:
+    return tensors.prepare(text.read(data), length, rows, hold)
+
+
+def rows_of(lab: Lab, hold: tensors.Hold = "preload") -> Batch:
+    assert lab.size.sequence_length is not None
+    return prepared_rows(lab.size.sequence_length, lab.size.shape["rows"], lab.data, hold)
+
+
+def real_batch(lab: Lab) -> Batch:
+    """The first rows of the real data on the device, in the lab's condition."""
+    if lab.condition == "constant lengths":
+        batch = _equally_long(lab)
+    else:
+        dataset = tensors.SentencePairs(rows_of(lab), "preload")
+        batch = default_collate([dataset[row] for row in range(lab.size.batch_size)])
+    if lab.condition == "duplicate candidates":
+        batch["candidate_ids"][..., 1] = batch["candidate_ids"][..., 0]
+    return {name: each.to(lab.device) for name, each in batch.items()}
+
+
+def _equally_long(lab: Lab) -> Batch:
+    """Real sentences, cut to the same number of characters."""
+    assert lab.size.sequence_length is not None
+    room = lab.size.sequence_length // 2 - tensors.PROMPT_LENGTH
+    corpus = text.read(lab.data)
+    pairs = tensors.make_pairs(corpus, lab.size.shape["rows"])
+    long = [(source[:room], target[:room]) for source, target in pairs if len(source) >= room]
+    made = tensors.to_tensors(long[: lab.size.batch_size], lab.size.sequence_length)
+    return {name: made[name] for name in tensors.INPUTS}
+
+
+def build_model(lab: Lab, forms: Forms) -> DGCA:
+    torch.manual_seed(lab.seed)
+    return DGCA(DGCAConfig.from_size(lab.size), forms).to(lab.device)
+
+
+def model_outcome(forms: Forms) -> Callable[[Lab], dict[str, Tensor]]:
+    """Outputs, loss and gradients of the whole model, without dropout."""
+
+    def outcome(lab: Lab) -> dict[str, Tensor]:
+        model = build_model(lab, forms).eval()
+        batch = real_batch(lab)
+        output = model(batch)
+        loss = compute_loss(output, batch, model.config).total
+        torch.autograd.backward(loss)
+        gradients = {
+            f"gradient of {name}": _gradients(part) for name, part in model.named_children()
+        }
+        return {
+            "per sample log-probabilities": output.log_probs.detach(),
+            "loss": loss.detach().reshape(1),
+            **gradients,
+        }
+
+    return outcome
+
+
+def _gradients(part: nn.Module) -> Tensor:
+    found = [p.grad.reshape(-1) for p in part.parameters() if p.grad is not None]
+    return torch.cat(found) if found else torch.empty(0)
+
+
+def forward_trial(forms: Forms) -> OpenTrial:
+    """The forward pass as training runs it, with the graph that backward would need."""
+
+    @contextmanager
+    def trial(lab: Lab) -> Iterator[Trial]:
+        model, batch = build_model(lab, forms), real_batch(lab)
+        yield Trial(lambda: model(batch), lab.size.batch_size, lambda: list(model.parameters()))
+
+    return trial
+
+
+def training_trial(
+    forms: Forms = ORIGINAL,
+    mask: MaskForm = mask_through_tokenizer,
+    *,
+    fused: bool | None = None,
+) -> OpenTrial:
+    """A whole optimiser step on a resident real batch."""
+
+    @contextmanager
+    def trial(lab: Lab) -> Iterator[Trial]:
+        model, batch = build_model(lab, forms), real_batch(lab)
+        optimizer = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE, fused=fused)
+
+        def step() -> None:
+            masked = prepare_batch(batch, mask)
+            loss = compute_loss(model(masked), masked, model.config).total
+            torch.autograd.backward(loss)
+            optimizer.step()
+            optimizer.zero_grad()
+
+        yield Trial(step, lab.size.batch_size)
+
+    return trial

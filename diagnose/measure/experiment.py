@@ -1,0 +1,209 @@
+"""Is the fix real? First the proof of equal results, then interleaved blocks of both sides.
+
+A block is {before, before again, after} in random order. The second "before" is the built-in
+control: what it differs by from the first is what this machine calls a difference when there
+is none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import torch
+
+from bench.optimizations.contract import Lab, Optimization, Side, Trial
+from diagnose.measure.clock import Effort, Progress, StoppingRule, Timed, measure
+from diagnose.measure.device import Device
+from diagnose.measure.equality import compare_outcomes
+from diagnose.model import Comparison, Equality, Measurement, Reading, Setting, Timing
+from diagnose.stats import FEWEST_FOR_INTERVAL, FEWEST_FOR_ROBUST_INTERVAL, log_ratio_interval
+
+Form = Literal["after", "as published"]
+
+FEWEST_BLOCKS = FEWEST_FOR_ROBUST_INTERVAL
+MOST_BLOCKS = 30
+# Differences below one percent are nobody's speed-up (criterion's noise threshold).
+SMALLEST_MARGIN = 0.01
+NOT_COUNTED = Reading(None, "not counted in an experiment")
+
+
+@dataclass(frozen=True)
+class Bench:
+    """What an experiment runs with."""
+
+    lab: Lab
+    device: Device
+    effort: Effort
+    least_slot_seconds: float = 0.0
+    progress: Progress = lambda name, slots, seconds: None
+
+
+def run_experiments(optimization: Optimization, bench: Bench) -> Iterator[Comparison]:
+    """One comparison per form and scope, each handed over as soon as it is known."""
+    obstacle = optimization.obstacle(bench.lab)
+    facts = dict(optimization.facts(bench.lab)) if optimization.facts and not obstacle else {}
+    sides: list[tuple[Form, Side]] = [
+        ("after", optimization.after),
+        *(("as published", side) for side in optimization.published),
+    ]
+    for form, side in sides:
+        blank = Comparison(
+            key=optimization.key,
+            title=optimization.title,
+            form=form,
+            scope=" / ".join(side.trials),
+            before_text=optimization.before.text,
+            after_text=side.text,
+            status="done",
+            facts=facts,
+        )
+        if obstacle:
+            yield replace(blank, status="skipped", reason=obstacle)
+        else:
+            yield from _compare(optimization, side, replace_lab(bench, side), blank)
+
+
+def replace_lab(bench: Bench, side: Side) -> Bench:
+    return replace(bench, lab=replace(bench.lab, condition=side.condition))
+
+
+def _compare(
+    optimization: Optimization, side: Side, bench: Bench, blank: Comparison
+) -> Iterator[Comparison]:
+    equality = prove(optimization, side, bench.lab)
+    proven = replace(blank, equality=equality)
+    if equality.claim == "equal" and not all(check.equal for check in equality.checks):
+        yield proven  # nothing is timed: a faster way to another result is not faster
+        return
+    for scope in side.trials:
+        yield time_scope(optimization.before, side, scope, bench, replace(proven, scope=scope))
+
+
+def prove(optimization: Optimization, side: Side, lab: Lab) -> Equality:
+    """Both sides from the same seed, on the same data."""
+
+    def seeded(each: Side) -> Mapping[str, torch.Tensor]:
+        torch.manual_seed(lab.seed)
+        return each.outcome(lab)
+
+    return compare_outcomes(
+        seeded(optimization.before),
+        seeded(side),
+        optimization.tolerance,
+        claimed=optimization.claims_equality,
+    )
+
+
+def time_scope(before: Side, side: Side, scope: str, bench: Bench, blank: Comparison) -> Comparison:
+    """Interleaved blocks of one scope."""
+    with ExitStack() as opened:
+        trials = [opened.enter_context(each.trials[scope](bench.lab)) for each in (before, side)]
+        peaks = [_peak_bytes(trial, bench.device) for trial in trials]
+        marks = [_parameters(trial) for trial in trials]
+        first, last = trials
+        timings = measure(
+            [_timed("before", first), _timed("control", first), _timed("after", last)],
+            bench.effort,
+            bench.device,
+            seed=bench.lab.seed,
+            least_slot_seconds=bench.least_slot_seconds,
+            stop=wide_enough_rule(),
+            progress=bench.progress,
+        )
+        for name, trial, mark in zip(("before", "after"), trials, marks, strict=True):
+            if not _unchanged(trial, mark):
+                reason = f"the side '{name}' changed its parameters while it was timed"
+                return replace(blank, status="invalid", reason=reason)
+    texts = {"scope": scope, "data": bench.lab.condition}
+    made = [
+        _measurement(name, trial, timing, peak, bench, texts)
+        for name, trial, timing, peak in zip(
+            ("before", "control", "after"),
+            (first, first, last),
+            timings,
+            (peaks[0], peaks[0], peaks[1]),
+            strict=True,
+        )
+    ]
+    return replace(blank, before=made[0], control=made[1], after=made[2])
+
+
+def wide_enough_rule() -> StoppingRule:
+    """Stop on the width of the interval, never on significance: that would find what is not."""
+
+    def missing(slots: Sequence[Sequence[float]]) -> Sequence[str]:
+        before, control, after = slots
+        if len(before) < FEWEST_BLOCKS:
+            reason = f"only {len(before)} of {FEWEST_BLOCKS} blocks"
+        elif len(before) >= MOST_BLOCKS:
+            reason = ""
+        else:
+            reason = _too_wide(before, control, after)
+        return [reason] * len(slots)
+
+    return missing
+
+
+def _too_wide(before: Sequence[float], control: Sequence[float], after: Sequence[float]) -> str:
+    """The interval must be half as wide as the margin, or SAME could never be said."""
+    floor = log_ratio_interval(before, control)
+    result = log_ratio_interval(before, after)
+    if result.half_width is None or floor.low is None or floor.high is None:
+        return f"fewer than {FEWEST_FOR_INTERVAL} blocks"
+    margin = max(SMALLEST_MARGIN, abs(floor.low), abs(floor.high))
+    if result.half_width <= margin / 2:
+        return ""
+    return f"interval ±{result.half_width:.1%}, wanted ±{margin / 2:.1%}"
+
+
+def _timed(name: str, trial: Trial) -> Timed:
+    return Timed(name, trial.step, trial.before_slot, trial.after_slot)
+
+
+def _peak_bytes(trial: Trial, device: Device) -> Reading:
+    trial.before_slot()
+    trial.step()
+    device.synchronize()
+    device.reset_peak()
+    trial.step()
+    device.synchronize()
+    return device.peak_bytes()
+
+
+def _parameters(trial: Trial) -> list[torch.Tensor]:
+    return [each.detach().clone() for each in trial.parameters()] if trial.parameters else []
+
+
+def _unchanged(trial: Trial, mark: Sequence[torch.Tensor]) -> bool:
+    if trial.parameters is None:
+        return True
+    return all(torch.equal(a, b) for a, b in zip(trial.parameters(), mark, strict=True))
+
+
+def _measurement(
+    name: str,
+    trial: Trial,
+    timing: Timing,
+    peak: Reading,
+    bench: Bench,
+    settings: Mapping[str, Setting],
+) -> Measurement:
+    size = bench.lab.size
+    return Measurement(
+        name=name,
+        role="result" if name == "after" else "reference",
+        settings={
+            "batch_size": trial.samples_per_step,
+            "sequence_length": size.sequence_length,
+            **settings,
+        },
+        timing=timing,
+        samples_per_step=trial.samples_per_step,
+        flops_per_step=NOT_COUNTED,
+        bytes_per_step=NOT_COUNTED,
+        peak_bytes=peak,
+        gpus_reason="the step ran on the CPU, which has no NVML" if bench.device.is_cpu else "",
+    )

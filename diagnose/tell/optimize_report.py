@@ -1,0 +1,218 @@
+"""What does the report on the optimisations say? A pure function from a record to Markdown."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from diagnose.model import Finding, OptimizeRecord, RunRecord, StageResult
+from diagnose.tell import claims, experiment_effects, experiment_tables, flags, machine_tables
+from diagnose.tell.experiment import Outcome, judge_all
+from diagnose.tell.launch_tables import launch_map
+from diagnose.tell.markdown import Align, escape, prose, table
+from diagnose.tell.units import spread
+
+_METHOD = (
+    "Both sides first compute from the same seed and the same real batch; only what is equal "
+    "within the stated tolerance, |a − b| / (1 + |a|), is timed. Then blocks of {before, before "
+    "again, after} run in random order until the interval is narrow enough or 30 blocks are "
+    "done. The speed-up is the Hodges-Lehmann estimate of the ratios within blocks, with its "
+    "exact 95 % interval. Before again is the control: how far the same code seems to differ "
+    "from itself. No sample is discarded."
+)
+
+
+def render_optimize(record: OptimizeRecord) -> str:
+    outcomes = judge_all(record)
+    run = as_run(record)
+    blocks = [
+        f"# {escape(record.label)}: what speeds up {escape(record.workload.name)} on "
+        f"{escape(record.machine.device_name)}",
+        *_warning(record),
+        f"**{prose(answer(record, outcomes))}**",
+        "## Which line",
+        *_maps(record),
+        "## Before and after",
+        *experiment_tables.before_after(outcomes),
+        "## Where the effect sits",
+        *experiment_effects.locations(outcomes),
+        "## All together",
+        *experiment_effects.first_report_table(outcomes),
+        "## Excluded factors",
+        *experiment_effects.excluded_factors(outcomes),
+        "## Claims",
+        *claims.ledger(claims.judge_claims(record, outcomes)),
+        "## Flags",
+        *_flags(record, outcomes, run),
+        "## Behind the verdicts",
+        *_evidence(outcomes),
+        "## Data",
+        *machine_tables.data(run),
+        "## Machine",
+        *machine_tables.machine(run),
+        "## How it was measured",
+        *_method(record, outcomes),
+    ]
+    return "\n\n".join(blocks) + "\n"
+
+
+def answer(record: OptimizeRecord, outcomes: Sequence[Outcome]) -> str:
+    """The largest proven gain, what is wrong as published, and what all of it brings."""
+    parts = [_largest(outcomes), *_wrong(outcomes), _together(outcomes)]
+    text = "; ".join(parts) + "."
+    broken = [each.name for each in outcomes if each.verdict in ("FAILED", "INVALID")]
+    if broken:
+        text += f" Not measured: {', '.join(dict.fromkeys(broken))} (see the flags)."
+    if _unreached(record) or not record.complete:
+        text += " The run was not finished."
+    return text
+
+
+def as_run(record: OptimizeRecord) -> RunRecord:
+    """The experiments as stages, so that what disturbs a run is found in them the same way."""
+    stages = []
+    for each in record.comparisons:
+        sides = tuple(
+            side
+            for side in (each.before, each.control, each.after)
+            if side is not None and side.timing.slot_seconds
+        )
+        if sides and each.status == "done":
+            published = " as published" if each.form == "as published" else ""
+            key = f"{each.key}{published}, {each.scope}"
+            stages.append(StageResult(key, each.title, "done", measurements=sides))
+    return RunRecord(
+        schema=record.schema,
+        method=record.method,
+        tool_version=record.tool_version,
+        label=record.label,
+        created=record.created,
+        source=record.source,
+        effort=record.effort,
+        seed=record.seed,
+        machine=record.machine,
+        workload=record.workload,
+        planned=record.planned,
+        stages=tuple(stages),
+        complete=record.complete,
+    )
+
+
+def _warning(record: OptimizeRecord) -> list[str]:
+    blocks = []
+    if record.source != "hardware":
+        blocks.append(
+            f"**This is no result: it was measured on a {escape(record.source)}, "
+            "to test the tool itself.**"
+        )
+    if record.effort == "smoke":
+        blocks.append("**This is no result: a smoke run takes too few steps to mean anything.**")
+    return blocks
+
+
+def _largest(outcomes: Sequence[Outcome]) -> str:
+    """Of single changes; a gain of the whole step counts before one of a part."""
+    proven = [
+        each
+        for each in outcomes
+        if each.verdict == "FASTER"
+        and each.comparison.form == "after"
+        and each.comparison.key != "all_together"
+    ]
+    whole = [each for each in proven if each.comparison.scope == "training step"]
+    best = max(whole or proven, key=_speed, default=None)
+    if best is None or best.timed is None:
+        return "No single change is proven to be faster"
+    return (
+        f"The largest proven gain of a single change is {best.comparison.key}: "
+        f"{spread(best.timed.speedup)}x per {best.comparison.scope}"
+    )
+
+
+def _wrong(outcomes: Sequence[Outcome]) -> list[str]:
+    parts = []
+    for form, words in (("as published", "wrong as published"), ("after", "not equal")):
+        names = dict.fromkeys(
+            each.comparison.key
+            for each in outcomes
+            if each.verdict == "NOT_EQUAL" and each.comparison.form == form
+        )
+        if names:
+            parts.append(f"{words}: {', '.join(names)}")
+    return parts
+
+
+def _together(outcomes: Sequence[Outcome]) -> str:
+    whole = experiment_effects.find(outcomes, "all_together", "training step")
+    if whole is None:
+        return "all changes together were not measured"
+    if whole.timed is None:
+        return f"all changes together: {whole.verdict}"
+    return f"all changes together: {spread(whole.timed.speedup)}x, {whole.verdict}"
+
+
+def _speed(outcome: Outcome) -> float:
+    return 0.0 if outcome.timed is None else outcome.timed.speedup.center
+
+
+def _maps(record: OptimizeRecord) -> list[str]:
+    if not record.maps:
+        return ["No launch map was recorded."]
+    blocks = []
+    for each in record.maps:
+        blocks += [f"### {escape(each.form)}", *launch_map(each)]
+    return blocks
+
+
+def _flags(record: OptimizeRecord, outcomes: Sequence[Outcome], run: RunRecord) -> list[str]:
+    lines = [
+        f"- **{escape(each.name)}, {escape(each.comparison.scope)}: {each.verdict}.** "
+        f"{prose(each.reason)}"
+        for each in outcomes
+        if each.verdict in ("FAILED", "INVALID", "SKIPPED")
+    ]
+    missing = _unreached(record)
+    if missing or not record.complete:
+        left = ", ".join(missing) or "none, it ended after the last experiment"
+        lines.append(f"- **The run was not finished.** Not reached: {escape(left)}.")
+    found: list[Finding] = []
+    for rule in (flags.throttled, flags.shared, flags.not_steady, flags.imprecise, flags.noisy):
+        found += rule(run)
+    lines += [_line(each) for each in found]
+    return ["\n".join(lines) or "Nothing disturbed the run."]
+
+
+def _line(finding: Finding) -> str:
+    mark = "" if finding.severity == "info" else f" ({finding.severity})"
+    advice = f" *{escape(finding.advice)}*" if finding.advice else ""
+    return f"- **{prose(finding.sentence)}**{mark} {prose(finding.evidence)}.{advice}"
+
+
+def _evidence(outcomes: Sequence[Outcome]) -> list[str]:
+    blocks = [*experiment_tables.evidence(outcomes), *experiment_tables.facts(outcomes)]
+    return blocks or ["Nothing was timed."]
+
+
+def _method(record: OptimizeRecord, outcomes: Sequence[Outcome]) -> list[str]:
+    job = record.workload
+    timed = [each for each in outcomes if each.timed is not None]
+    blocks = [each.timed.blocks for each in timed if each.timed is not None]
+    count = "none" if not blocks else f"{min(blocks)} to {max(blocks)}"
+    rows = [
+        ["workload", f"{job.name}, size {job.size}, {job.parameters} parameters"],
+        ["settings", ", ".join(f"{name} {value}" for name, value in job.settings.items())],
+        ["effort", record.effort],
+        ["experiments", f"{len(outcomes)}, of them timed {len(timed)}"],
+        ["blocks per experiment", count],
+        ["seed", str(record.seed)],
+        ["method, schema, tool", f"{record.method}, {record.schema}, {record.tool_version}"],
+        ["measured", record.created],
+        ["source", record.source],
+        ["planned", ", ".join(record.planned)],
+    ]
+    align: tuple[Align, ...] = ("left", "left")
+    return [table(["run", ""], rows, align), _METHOD]
+
+
+def _unreached(record: OptimizeRecord) -> list[str]:
+    reached = {each.key for each in record.comparisons}
+    return [key for key in record.planned if key not in reached]

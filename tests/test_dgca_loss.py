@@ -1,0 +1,113 @@
+"""Is each term of the loss the one that can be computed by hand?"""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from bench.dgca.config import DGCAConfig
+from bench.dgca.loss import (
+    auxiliary_loss,
+    compute_loss,
+    correction_loss,
+    detection_loss,
+    ranking_loss,
+)
+from bench.dgca.model import Output
+
+# One sample of four places: a prompt, a source character, its mask, padding. Five words.
+IGNORE = -100
+BATCH = {
+    "labels": torch.tensor([[IGNORE, IGNORE, 4, IGNORE]]),
+    "trg_ref_ids": torch.tensor([[1, 4, 3, 0]]),
+    "error_labels": torch.tensor([[IGNORE, 1, IGNORE, IGNORE]], dtype=torch.int8),
+    "candidate_ids": torch.tensor(
+        [[[0, 0, 0], [3, 4, 0], [3, 4, 0], [0, 0, 0]]], dtype=torch.int16
+    ),
+}
+CONFIG = DGCAConfig(layers=1, hidden=2, heads=1, ffn=2, length=4, vocab=5)
+
+
+def make_output(**changes: Tensor) -> Output:
+    """The right word at the mask has probability 0.5; the detector is undecided."""
+    probs = torch.full((1, 4, 5), 0.125)
+    probs[0, :, 4] = 0.5
+    values = {
+        "log_probs": probs.log(),
+        "logits": torch.zeros(1, 4, 5),
+        "detect_logits": torch.zeros(1, 4),
+        "candidate_probs": torch.tensor([[[0, 0, 0], [0.9, 0.1, 0], [0.3, 0.7, 0], [0, 0, 0]]]),
+        "alpha": torch.full((1, 4, 1), 0.5),
+    }
+    return Output(**{**values, **changes})
+
+
+def test_an_error_position_weighs_three_times_in_the_correction() -> None:
+    # The reference at the mask is the source, 3; the label is 4: an error.
+    wrong = correction_loss(make_output(), BATCH, 2.0)
+    assert wrong.item() == pytest.approx(3 * math.log(2))
+    correct = {**BATCH, "trg_ref_ids": torch.tensor([[1, 4, 4, 0]])}
+    assert correction_loss(make_output(), correct, 2.0).item() == pytest.approx(math.log(2))
+
+
+def test_the_correction_is_a_mean_over_the_labelled_places() -> None:
+    two = {**BATCH, "labels": torch.tensor([[IGNORE, IGNORE, 4, 1]])}
+    # Place 2: 3 ln 2. Place 3: reference 0 and label 1 differ, so 3 ln 8.
+    expected = (3 * math.log(2) + 3 * math.log(8)) / 2
+    assert correction_loss(make_output(), two, 2.0).item() == pytest.approx(expected)
+
+
+def test_a_missed_error_weighs_three_times_in_the_detection() -> None:
+    logits = torch.tensor([[9.0, 1.0, 9.0, 9.0]])
+    missed = detection_loss(make_output(detect_logits=logits), BATCH, 3.0)
+    assert missed.item() == pytest.approx(3 * math.log(1 + math.exp(-1)))
+    correct = {**BATCH, "error_labels": torch.tensor([[IGNORE, 0, IGNORE, IGNORE]])}
+    false_alarm = detection_loss(make_output(detect_logits=logits), correct, 3.0)
+    assert false_alarm.item() == pytest.approx(math.log(1 + math.exp(1)))
+
+
+def test_the_detection_stays_finite_for_a_detector_that_is_sure_and_wrong() -> None:
+    logits = torch.full((1, 4), -200.0)
+    assert detection_loss(make_output(detect_logits=logits), BATCH, 3.0).item() == 600
+
+
+def test_the_ranking_by_hand() -> None:
+    # Target 4 has 0.7, the other has 0.3: relu(0.5 - 0.7 + 0.3). [PAD] and the target add nothing.
+    assert ranking_loss(make_output(), BATCH, 0.5).item() == pytest.approx(0.1)
+    assert ranking_loss(make_output(), BATCH, 0.3).item() == 0
+
+
+def test_a_target_that_is_no_candidate_is_not_ranked() -> None:
+    other = {**BATCH, "labels": torch.tensor([[IGNORE, IGNORE, 2, IGNORE]])}
+    assert ranking_loss(make_output(), other, 0.5).item() == 0
+
+
+def test_the_auxiliary_term_reads_the_hidden_source_characters() -> None:
+    assert auxiliary_loss(make_output(), BATCH).item() == 0
+    logits = torch.zeros(1, 4, 5)
+    logits[0, 1, 4] = 2.0
+    hidden = {**BATCH, "mft_mask": torch.tensor([[False, True, False, False]])}
+    expected = math.log(math.exp(2) + 4) - 2
+    assert auxiliary_loss(make_output(logits=logits), hidden).item() == pytest.approx(expected)
+
+
+def test_the_total_weighs_the_terms() -> None:
+    batch = {**BATCH, "mft_mask": torch.tensor([[False, True, False, False]])}
+    terms = compute_loss(make_output(), batch, CONFIG)
+    by_hand = (3 * math.log(2), 3 * math.log(2), 0.1, math.log(5))
+    assert [each.item() for each in terms[1:]] == pytest.approx(by_hand)
+    expected = by_hand[0] + by_hand[1] + 0.5 * by_hand[2] + by_hand[3]
+    assert terms.total.item() == pytest.approx(expected)
+
+
+def test_a_batch_without_any_label_costs_nothing() -> None:
+    nothing = {
+        **BATCH,
+        "labels": torch.full((1, 4), IGNORE),
+        "error_labels": torch.full((1, 4), IGNORE),
+        "mft_mask": torch.zeros(1, 4, dtype=torch.bool),
+    }
+    assert [each.item() for each in compute_loss(make_output(), nothing, CONFIG)] == [0] * 5
