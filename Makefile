@@ -18,7 +18,7 @@ else
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help diagnose test bench lint report check clean
+.PHONY: help diagnose optimize test bench lint report check clean
 
 help: ## print this list
 	@awk -F':.*## ' '/^[a-z_-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -32,6 +32,9 @@ $(STAMP): requirements.lock
 
 diagnose: $(READY) ## measure this machine stage by stage and write reports/<label>/
 	$(RUN) -m diagnose run $(ARGS)
+
+optimize: $(READY) ## try every optimisation of the full model, with proofs and intervals
+	$(RUN) -m diagnose optimize $(ARGS)
 
 test: lint ## lint, then every test
 	$(RUN) -m pytest tests $(ARGS)

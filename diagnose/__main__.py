@@ -16,128 +16,15 @@ from dataclasses import replace
 from pathlib import Path
 
 from diagnose.console import Console
+from diagnose.measure.optimizer import EXPERIMENT_KEYS, Optimizer
 from diagnose.measure.runner import Runner, resumed
 from diagnose.measure.stages import STAGE_KEYS
 from diagnose.measure.supervisor import CouldNotOpen, Job, Refused
-from diagnose.model import Finding, RunRecord
+from diagnose.model import Finding, OptimizeRecord, RunRecord
+from diagnose.options import build_parser
 from diagnose.tell import store
 
 FINE, FOUND, USAGE, COULD_NOT_MEASURE, INTERRUPTED = 0, 1, 2, 3, 130
-
-
-def build_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m diagnose",
-        description="Finds out why a PyTorch job is slow, and proves what fixes it.",
-    )
-    verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
-    _add_run(verbs)
-    _add_report(verbs)
-    _add_check(verbs)
-    return parser
-
-
-def _add_verb(
-    verbs: argparse._SubParsersAction[argparse.ArgumentParser],
-    name: str,
-    action: Callable[[argparse.Namespace], int],
-    text: str,
-    example: str,
-) -> argparse.ArgumentParser:
-    verb = verbs.add_parser(
-        name,
-        help=text,
-        description=text,
-        epilog=f"example:\n  {example}",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    verb.set_defaults(action=action)
-    verb.add_argument(
-        "--reports",
-        type=Path,
-        default=Path("reports"),
-        metavar="DIR",
-        help="where reports live (default: reports)",
-    )
-    return verb
-
-
-def _add_run(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    verb = _add_verb(
-        verbs,
-        "run",
-        run,
-        "Measure this machine stage by stage and write a report.",
-        "python -m diagnose run --workload my_job.py --label before",
-    )
-    verb.add_argument("--workload", default="bert", help="a built-in one, or your .py file")
-    verb.add_argument("--size", help="of the workload: bert has seed, small, tiny")
-    verb.add_argument("--device", help="cpu, cuda, ... (default: the accelerator, else cpu)")
-    verb.add_argument("--data", metavar="FILE", help="your own .tsv, .jsonl or .txt sentences")
-    verb.add_argument(
-        "--stages",
-        nargs="+",
-        choices=STAGE_KEYS,
-        default=STAGE_KEYS,
-        metavar="STAGE",
-        help=f"only these: {', '.join(STAGE_KEYS)}",
-    )
-    effort = verb.add_mutually_exclusive_group()
-    for name, text in (
-        ("quick", "about two minutes (default on the CPU)"),
-        ("full", "as long as the protocol asks (default on accelerators)"),
-        ("smoke", "a few steps, to try the tool: its numbers mean nothing"),
-    ):
-        effort.add_argument(f"--{name}", dest="effort", action="store_const", const=name, help=text)
-    verb.add_argument("--label", help="name of the report (default: from the device's name)")
-    verb.add_argument("--resume", action="store_true", help="go on after an interruption")
-    verb.add_argument(
-        "--timeout", type=_positive, metavar="SECONDS", help="longest time for one stage"
-    )
-    verb.add_argument("--seed", type=_seed, default=0, help="of weights, data order and blocks")
-    verb.add_argument("--json", action="store_true", help="print the findings as JSON")
-    verb.add_argument(
-        "--fail-on",
-        choices=("warning", "critical"),
-        help="exit 1 on a finding of this severity, or on one that cannot be decided",
-    )
-
-
-def _add_report(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    verb = _add_verb(
-        verbs,
-        "report",
-        report,
-        "Render reports again from their data. Needs no torch.",
-        "python -m diagnose report",
-    )
-    verb.add_argument("labels", nargs="*", metavar="LABEL", help="(default: all)")
-
-
-def _add_check(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    _add_verb(
-        verbs,
-        "check",
-        check,
-        "Fail if a report is not what its data render to. Needs no torch.",
-        "python -m diagnose check",
-    )
-
-
-def _positive(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = 0.0
-    if not 0 < value < float("inf"):
-        raise argparse.ArgumentTypeError(f"'{text}' is not a positive number of seconds")
-    return value
-
-
-def _seed(text: str) -> int:
-    if not text.isdecimal() or int(text) >= 2**63:
-        raise argparse.ArgumentTypeError(f"'{text}' is not a number from 0 to 2**63 - 1")
-    return int(text)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -181,11 +68,11 @@ def _job(arguments: argparse.Namespace) -> Job:
 class _Kept:
     """The newest state of the run, on disk as far as the disk takes it."""
 
-    def __init__(self, record: RunRecord, directory: Path) -> None:
+    def __init__(self, record: RunRecord | OptimizeRecord, directory: Path) -> None:
         self.record = record
         self.directory = directory
 
-    def save(self, record: RunRecord) -> None:
+    def save(self, record: RunRecord | OptimizeRecord) -> None:
         self.record = record
         store.save(record, self.directory)
 
@@ -236,6 +123,7 @@ def _write(reports: Path, record: RunRecord) -> None:
 
 
 def _tell_interrupted(kept: _Kept) -> None:
+    assert isinstance(kept.record, RunRecord)
     stages = kept.record.stages
     if stages:
         _write(kept.directory.parent, kept.record)
@@ -285,13 +173,83 @@ def _gate_fails(findings: Sequence[Finding], fail_on: str | None) -> bool:
     )
 
 
+def optimize(arguments: argparse.Namespace) -> int:
+    if arguments.label is not None:
+        store.validate_label(arguments.label)
+    with (
+        Console() as console,
+        Optimizer(_job(arguments), console, arguments.only, arguments.timeout) as optimizer,
+    ):
+        record = optimizer.open()
+        label = arguments.label or _optimize_label(record, arguments)
+        record = replace(record, label=label)
+        directory = arguments.reports / label
+        with store.label_lock(directory):
+            kept = _Kept(record, directory)
+            try:
+                record = optimizer.measure(record, kept.save)
+            except KeyboardInterrupt:
+                console.stop()
+                if isinstance(kept.record, OptimizeRecord) and kept.record.comparisons:
+                    _write_optimize(arguments.reports, kept.record)
+                raise
+            except store.StoreError:
+                print(kept.as_json(), file=sys.stderr)
+                raise
+            _write_optimize(arguments.reports, record)
+    return _conclude_optimize(record, directory, arguments)
+
+
+def _optimize_label(record: OptimizeRecord, arguments: argparse.Namespace) -> str:
+    parts = [record.machine.device_name, record.workload.name]
+    parts += [record.workload.size] if arguments.size is not None else []
+    parts += [Path(arguments.data).stem] if arguments.data is not None else []
+    parts += arguments.only if tuple(arguments.only) != EXPERIMENT_KEYS else []
+    parts += ["smoke"] if record.effort == "smoke" else []
+    return store.label_from_device_name(" ".join(parts))
+
+
+def _write_optimize(reports: Path, record: OptimizeRecord) -> None:
+    from diagnose.tell.check import write_index
+    from diagnose.tell.optimize_files import write_optimize
+
+    write_optimize(reports / record.label, record)
+    write_index(reports)
+
+
+def _conclude_optimize(
+    record: OptimizeRecord, directory: Path, arguments: argparse.Namespace
+) -> int:
+    from diagnose.tell.annotations import annotate
+    from diagnose.tell.experiment import judge_all
+    from diagnose.tell.optimize_report import answer as optimize_answer
+
+    outcomes = judge_all(record)
+    if arguments.annotations and record.maps:
+        print(*annotate(record.maps[0]), sep="\n")
+    if arguments.json:
+        verdicts = [{"name": o.name, "verdict": o.verdict, "reason": o.reason} for o in outcomes]
+        print(json.dumps({"label": record.label, "verdicts": verdicts}, indent=1))
+    else:
+        print(optimize_answer(record, outcomes))
+        print(f"report: {directory / 'optimize.md'}")
+    broken = [each for each in record.comparisons if each.status in ("failed", "hung", "invalid")]
+    for each in broken:
+        print(f"diagnose: {each.key} {each.status}: {each.reason}", file=sys.stderr)
+    return COULD_NOT_MEASURE if broken else FINE
+
+
 def report(arguments: argparse.Namespace) -> int:
     from diagnose.tell.check import write_index, write_report
+    from diagnose.tell.optimize_files import write_optimize
 
     paths = [store.record_path(arguments.reports, label) for label in arguments.labels]
     for path in paths or store.find_records(arguments.reports):
         write_report(path.parent, store.load(path))
         print(path.parent / "report.md")
+    for path in store.find_records(arguments.reports, store.OPTIMIZE_NAME):
+        if not paths or path.parent in [each.parent for each in paths]:
+            print(write_optimize(path.parent, store.load_optimize(path)))
     write_index(arguments.reports)
     return FINE
 
@@ -309,7 +267,8 @@ def check(arguments: argparse.Namespace) -> int:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    arguments = build_parser().parse_args(argv)
+    verbs = {"run": run, "optimize": optimize, "report": report, "check": check}
+    arguments = build_parser(verbs).parse_args(argv)
     # A polite kill ends like Ctrl-C: the child is reaped and what was measured is kept.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     action: Callable[[argparse.Namespace], int] = arguments.action

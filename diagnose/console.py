@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Sequence
 
 from rich.console import Console as RichConsole
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
+from diagnose.measure.optimizer import OptimizeWatcher
 from diagnose.measure.runner import Watcher
 from diagnose.measure.stages import STAGES, Stage
-from diagnose.model import StageResult
+from diagnose.model import Comparison, StageResult
 
 
-class Console(Watcher):
-    """A live bar on a terminal; one line per stage in a log file."""
+class Console(Watcher, OptimizeWatcher):
+    """A live bar on a terminal; one line per stage or experiment in a log file."""
 
     def __init__(self) -> None:
         # A daemon may have no stderr at all.
@@ -50,6 +52,16 @@ class Console(Watcher):
     def stage_progress(self, name: str, slots: int, seconds_per_step: float) -> None:
         figure = f"{name}: {seconds_per_step * 1e3:.2f} ms, slot {slots}"
         self._progress.update(self._task, figure=figure)
+
+    def experiment_begins(self, key: str, done: int, planned: int) -> None:
+        self._progress.update(self._task, description=key, completed=done, total=planned, figure="")
+
+    def experiment_ended(self, key: str, comparisons: Sequence[Comparison]) -> None:
+        broken = [each for each in comparisons if each.status != "done"]
+        ending = "".join(f": {each.status}, {each.reason}" for each in broken)
+        self._progress.console.print(
+            f"{key}{ending}", markup=False, highlight=False, soft_wrap=True
+        )
 
     def stage_ended(self, result: StageResult) -> None:
         ending = "" if result.status == "done" else f": {result.status}, {result.reason}"

@@ -10,21 +10,37 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Literal
 
 import torch
 
+import bench as bench_package
 from bench.optimizations.contract import Lab, Optimization, Side, Trial
+from bench.optimizations.dgca_model import ALL_TOGETHER
 from diagnose.measure.clock import Effort, Progress, StoppingRule, Timed, measure
 from diagnose.measure.device import Device
 from diagnose.measure.equality import compare_outcomes
-from diagnose.model import Comparison, Equality, Measurement, Reading, Setting, Timing
+from diagnose.measure.launches import map_launches
+from diagnose.measure.stage import ENERGY_PERIODS_PER_SLOT
+from diagnose.measure.stages.plan import Context
+from diagnose.model import (
+    Comparison,
+    Equality,
+    LaunchMap,
+    Measurement,
+    Reading,
+    Setting,
+    Timing,
+)
 from diagnose.stats import FEWEST_FOR_INTERVAL, FEWEST_FOR_ROBUST_INTERVAL, log_ratio_interval
 
 Form = Literal["after", "as published"]
 
 FEWEST_BLOCKS = FEWEST_FOR_ROBUST_INTERVAL
 MOST_BLOCKS = 30
+# Twelve blocks of three whole training steps must fit, also in a quick run.
+LEAST_LIMIT_SECONDS = 24.0
 # Differences below one percent are nobody's speed-up (criterion's noise threshold).
 SMALLEST_MARGIN = 0.01
 NOT_COUNTED = Reading(None, "not counted in an experiment")
@@ -39,6 +55,36 @@ class Bench:
     effort: Effort
     least_slot_seconds: float = 0.0
     progress: Progress = lambda name, slots, seconds: None
+
+
+def open_bench(context: Context, energy_period_seconds: float, progress: Progress) -> Bench:
+    """The lab at the workload's size."""
+    lab = Lab(context.device.torch, context.size, context.seed, context.data)
+    limit = max(context.effort.limit_seconds, LEAST_LIMIT_SECONDS)
+    return Bench(
+        lab,
+        context.device,
+        replace(context.effort, limit_seconds=limit),
+        least_slot_seconds=ENERGY_PERIODS_PER_SLOT * energy_period_seconds,
+        progress=progress,
+    )
+
+
+def map_training_step(context: Context, form: str) -> LaunchMap:
+    """The launch map of a whole training step, original or optimised."""
+    lab = Lab(context.device.torch, context.size, context.seed, context.data)
+    side = ALL_TOGETHER.before if form == "original" else ALL_TOGETHER.after
+    with side.trials["training step"](lab) as trial:
+        return map_launches(
+            trial.step,
+            context.device,
+            roots=[Path(str(bench_package.__file__)).parent],
+            form=form,
+            settings={
+                "batch_size": context.size.batch_size,
+                "sequence_length": context.size.sequence_length,
+            },
+        )
 
 
 def run_experiments(optimization: Optimization, bench: Bench) -> Iterator[Comparison]:

@@ -98,12 +98,14 @@ class PowerMeter:
         ended = time.monotonic()
         return replace(
             result,
-            measurements=tuple(self._with_use(each) for each in result.measurements),
+            measurements=tuple(self.with_use(each) for each in result.measurements),
             power=self._sampler.power_between(began, ended, self._began),
         )
 
-    def _with_use(self, measurement: Measurement) -> Measurement:
-        assert self._sampler is not None
+    def with_use(self, measurement: Measurement) -> Measurement:
+        """The measurement with what NVML saw during its slots."""
+        if self._sampler is None:
+            return measurement
         timing = measurement.timing
         windows = [
             (start, start + seconds)

@@ -35,6 +35,10 @@ def main() -> None:
         try:
             if "open" in request:
                 context = _open(answers, **request["open"])
+            elif "experiment" in request:
+                _experiment(answers, context, **request)
+            elif "launches" in request:
+                _map_launches(answers, context, request["launches"])
             else:
                 _measure(answers, context, **request)
         except Exception as error:
@@ -139,6 +143,28 @@ def _measure(
         progress=lambda *seen: _answer(answers, "progress", seen),
     )
     _answer(answers, "stage", to_dict(result))
+
+
+def _experiment(
+    answers: TextIO, context: Any, *, experiment: str, energy_period_seconds: float
+) -> None:
+    from bench.optimizations.catalogue import OPTIMIZATIONS
+    from bench.optimizations.contract import find
+    from diagnose.measure.experiment import open_bench, run_experiments
+
+    bench = open_bench(
+        context, energy_period_seconds, lambda *seen: _answer(answers, "progress", seen)
+    )
+    comparisons = [
+        to_dict(each) for each in run_experiments(find(OPTIMIZATIONS, experiment), bench)
+    ]
+    _answer(answers, "experiment", {"comparisons": comparisons})
+
+
+def _map_launches(answers: TextIO, context: Any, form: str) -> None:
+    from diagnose.measure.experiment import map_training_step
+
+    _answer(answers, "launches", to_dict(map_training_step(context, form)))
 
 
 def _sentence(error: Exception) -> str:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import contextlib
 from pathlib import Path
 
-from diagnose.model import RunRecord
-from diagnose.tell import derive, seal, store
+from diagnose.model import OptimizeRecord, RunRecord
+from diagnose.tell import derive, optimize_files, seal, store
 from diagnose.tell.index import render_index
+from diagnose.tell.optimize_report import render_optimize
 from diagnose.tell.render import render
 
 REPORT_NAME = "report.md"
@@ -34,12 +35,15 @@ def write_report(directory: Path, record: RunRecord) -> Path:
 
 def write_index(reports_dir: Path) -> Path:
     """The overview of every record that can be read."""
-    records = []
+    records, optimized = [], []
     for path in store.find_records(reports_dir):
         with contextlib.suppress(store.StoreError):
             records.append(store.load(path))
+    for path in store.find_records(reports_dir, store.OPTIMIZE_NAME):
+        with contextlib.suppress(store.StoreError):
+            optimized.append(store.load_optimize(path))
     path = reports_dir / INDEX_NAME
-    store.write_atomically(path, render_index(records).encode())
+    store.write_atomically(path, render_index(records, optimized).encode())
     return path
 
 
@@ -49,8 +53,14 @@ def check(reports_dir: Path) -> list[str]:
         return [f"{reports_dir} is no directory: name the one that holds the reports"]
     problems: list[str] = []
     records: list[RunRecord] = []
+    optimized: list[OptimizeRecord] = []
     unread = False
     for directory in sorted(each for each in reports_dir.glob("*") if each.is_dir()):
+        try:
+            optimized += _load_optimize(directory)
+        except store.StoreError as error:
+            problems.append(str(error))
+            unread = True
         if not (directory / store.RECORD_NAME).is_file():
             told = [name for name in (REPORT_NAME, *_FIGURE_NAMES) if (directory / name).exists()]
             # A run that ended before its first stage leaves a lock: only a report needs a record.
@@ -71,12 +81,27 @@ def check(reports_dir: Path) -> list[str]:
         problems += _check_report(directory, record)
     index = reports_dir / INDEX_NAME
     # An index of fewer records than there are would only repeat the problem above.
-    if not unread and (records or index.exists()):
-        problems += _compare(index, render_index(records))
+    for each in optimized:
+        problems += _check_optimize(reports_dir / each.label, each)
+    if not unread and (records or optimized or index.exists()):
+        problems += _compare(index, render_index(records, optimized))
     return problems
 
 
-def _check_report(directory: Path, record: RunRecord) -> list[str]:
+def _load_optimize(directory: Path) -> list[OptimizeRecord]:
+    path = directory / store.OPTIMIZE_NAME
+    return [store.load_optimize(path)] if path.is_file() else []
+
+
+def _check_optimize(directory: Path, record: OptimizeRecord) -> list[str]:
+    problems = _check_origin(directory, record)
+    problems += _compare(directory / optimize_files.REPORT_NAME, render_optimize(record))
+    fault = optimize_files.figure_fault(directory, record)
+    return [*problems, fault] if fault else problems
+
+
+def _check_origin(directory: Path, record: RunRecord | OptimizeRecord) -> list[str]:
+    """Only real measurements under their own name may be kept."""
     problems = []
     if record.source != "hardware":
         problems.append(
@@ -88,6 +113,11 @@ def _check_report(directory: Path, record: RunRecord) -> list[str]:
         )
     if record.label != directory.name:
         problems.append(f"{directory} holds the record of the label {record.label}")
+    return problems
+
+
+def _check_report(directory: Path, record: RunRecord) -> list[str]:
+    problems = _check_origin(directory, record)
     problems += _compare(directory / REPORT_NAME, render(record))
     expected = derive.figure_names(record)
     for name in _FIGURE_NAMES:

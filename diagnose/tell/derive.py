@@ -9,7 +9,15 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from diagnose import codec
-from diagnose.model import GpuUse, Measurement, Reading, RunRecord, StageResult, Timing
+from diagnose.model import (
+    GpuUse,
+    Measurement,
+    OptimizeRecord,
+    Reading,
+    RunRecord,
+    StageResult,
+    Timing,
+)
 from diagnose.stats import CONFIDENCE, Interval, hodges_lehmann, percentile_bound
 
 # The step that the reader asked about: the deepest stage that was measured, from the whole
@@ -262,13 +270,13 @@ def figure_names(record: RunRecord) -> tuple[str, ...]:
     return tuple(names)
 
 
-def fingerprint(record: RunRecord) -> str:
+def fingerprint(record: RunRecord | OptimizeRecord) -> str:
     """The sha256 of the record as it reads back from its file.
 
     A whole number in a float field is written as 2 and read as 2.0; a figure drawn before the
     record was saved must still belong to it afterwards.
     """
-    read_back = codec.from_dict(RunRecord, json.loads(codec.dumps(record)))
+    read_back = codec.from_dict(type(record), json.loads(codec.dumps(record)))
     return hashlib.sha256(codec.dumps(read_back)).hexdigest()
 
 

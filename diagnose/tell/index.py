@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from diagnose.model import RunRecord
+from diagnose.model import OptimizeRecord, RunRecord
 from diagnose.tell import derive
+from diagnose.tell.experiment import judge_all
 from diagnose.tell.markdown import Align, Footnotes, Markup, escape, prose, table
+from diagnose.tell.optimize_report import answer as optimize_answer
 from diagnose.tell.rules import answer, judge
 from diagnose.tell.units import milliseconds
 
@@ -22,18 +24,34 @@ _HEADERS = (
 _ALIGN: tuple[Align, ...] = ("left", "left", "left", "left", "right", "left", "left")
 
 
-def render_index(records: Sequence[RunRecord]) -> str:
+def render_index(records: Sequence[RunRecord], optimized: Sequence[OptimizeRecord] = ()) -> str:
     blocks = [
         "# Reports",
-        "Written by `make diagnose` and `make report`; every file here is derived from the "
-        "`run.json` beside it, and `make check` fails if it is not.",
+        "Written by `make diagnose`, `make optimize` and `make report`; every file here is "
+        "derived from the JSON beside it, and `make check` fails if it is not.",
     ]
     notes = Footnotes()
     rows = [_row(record, notes) for record in sorted(records, key=lambda each: each.label)]
     blocks.append(table(_HEADERS, rows, _ALIGN) if rows else "There is no report yet.")
     if notes.lines():
         blocks.append("\n".join(notes.lines()))
+    if optimized:
+        blocks += ["## What helps", _optimized_table(optimized)]
     return "\n\n".join(blocks) + "\n"
+
+
+def _optimized_table(records: Sequence[OptimizeRecord]) -> str:
+    rows = [
+        [
+            Markup(f"[{escape(each.label)}]({each.label}/optimize.md)"),
+            each.machine.device_name,
+            each.workload.name,
+            each.created,
+            prose(optimize_answer(each, judge_all(each))),
+        ]
+        for each in sorted(records, key=lambda each: each.label)
+    ]
+    return table(("label", "device", "workload", "measured", "answer"), rows)
 
 
 def _row(record: RunRecord, notes: Footnotes) -> list[str]:

@@ -6,6 +6,7 @@ behind or edited can be told.
 
 from __future__ import annotations
 
+import functools
 import io
 from collections.abc import Callable
 from typing import Any
@@ -49,15 +50,20 @@ _STYLE: dict[str, Any] = {
 
 def figures(record: RunRecord) -> dict[str, bytes]:
     """Every figure that the record supports, by file name."""
-    return {name: _save(_DRAW[name], record) for name in derive.figure_names(record)}
+    fingerprint = derive.fingerprint(record)
+    return {
+        name: save_figure(functools.partial(_DRAW[name], record), fingerprint)
+        for name in derive.figure_names(record)
+    }
 
 
-def _save(draw: Callable[[RunRecord], Figure], record: RunRecord) -> bytes:
-    description = seal.unsealed(derive.fingerprint(record))
+def save_figure(draw: Callable[[], Figure], fingerprint: str) -> bytes:
+    """The same figure gives the same bytes everywhere, sealed with the record's fingerprint."""
+    description = seal.unsealed(fingerprint)
     metadata: Any = {"Description": description, "Date": None, "Creator": None}
     buffer = io.BytesIO()
     with mpl.rc_context({**mpl.rcParamsDefault, **_STYLE}):
-        draw(record).savefig(buffer, format="svg", metadata=metadata, bbox_inches="tight")
+        draw().savefig(buffer, format="svg", metadata=metadata, bbox_inches="tight")
     return seal.seal(buffer.getvalue())
 
 

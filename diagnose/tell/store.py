@@ -10,14 +10,17 @@ import json
 import os
 import re
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from diagnose import codec
-from diagnose.model import SCHEMA, Measurement, RunRecord
+from diagnose.model import SCHEMA, Measurement, OptimizeRecord, RunRecord
+
+T = TypeVar("T")
 
 RECORD_NAME = "run.json"
+OPTIMIZE_NAME = "optimize.json"
 PREVIOUS_NAME = "run.previous.json"
 LOCK_NAME = ".lock"
 
@@ -61,14 +64,15 @@ def record_path(reports_dir: Path, label: str) -> Path:
     return reports_dir / validate_label(label) / RECORD_NAME
 
 
-def find_records(reports_dir: Path) -> list[Path]:
-    return sorted(reports_dir.glob(f"*/{RECORD_NAME}"))
+def find_records(reports_dir: Path, name: str = RECORD_NAME) -> list[Path]:
+    return sorted(reports_dir.glob(f"*/{name}"))
 
 
-def save(record: RunRecord, directory: Path) -> Path:
+def save(record: RunRecord | OptimizeRecord, directory: Path) -> Path:
     """Write reports/<label>/run.json so that at every moment a whole file is there."""
     validate_label(record.label)
-    path = directory / RECORD_NAME
+    name = RECORD_NAME if isinstance(record, RunRecord) else OPTIMIZE_NAME
+    path = directory / name
     # Serialised first: a number that cannot be stored must not cost the old file.
     try:
         content = codec.dumps(record)
@@ -121,6 +125,21 @@ def _explain_write(path: Path, error: OSError) -> str:
 
 def load(path: Path) -> RunRecord:
     """The record of a file, or a StoreError that says in one sentence why there is none."""
+    return _load(path, RunRecord, validate_record)
+
+
+def load_optimize(path: Path) -> OptimizeRecord:
+    """The same for the record of an `optimize`."""
+    return _load(path, OptimizeRecord, _validate_optimize)
+
+
+def _validate_optimize(record: OptimizeRecord) -> None:
+    _check_numbers(dataclasses.asdict(record), "record")
+    if not _LABEL.fullmatch(record.label):
+        raise ValueError("record.label: not a label")
+
+
+def _load(path: Path, kind: type[T], validate: Callable[[T], None]) -> T:
     try:
         with path.open("rb") as file:
             content = file.read(LARGEST_FILE_BYTES + 1)
@@ -141,8 +160,8 @@ def load(path: Path) -> RunRecord:
         ) from error
     _check_schema(path, data)
     try:
-        record = codec.from_dict(RunRecord, data)
-        validate_record(record)
+        record = codec.from_dict(kind, data)
+        validate(record)
         # Text that cannot be written back (an unpaired surrogate) is refused here as well.
         codec.dumps(record)
     except ValueError as error:
