@@ -45,7 +45,8 @@ def test_every_stage_runs_on_an_accelerator(tmp_path: Path, fakegpu_env: dict[st
     ceilings, *_, loader, real_data = record["stages"]
     copies = [m for m in ceilings["measurements"] if m["settings"]["ceiling"] == "copy"]
     assert [m["settings"]["pinned"] for m in copies] == [True, False]
-    assert all(m["settings"]["pin_memory"] for m in loader["measurements"])
+    pinned = [m["settings"]["pin_memory"] for m in loader["measurements"]]
+    assert pinned == [True] * 4 + [False], "one without, to see what pinning is worth"
     peak = real_data["measurements"][0]["peak_bytes"]["value"]
     assert 0 < peak < 1e6, "the allocator's bytes, not the process's"
 
@@ -61,7 +62,7 @@ def test_the_sampled_gpu_is_the_one_that_was_measured(
     use = use_of(tmp_path)
     low, high = DRAWS_WATTS
     assert low <= use["idle_watts"]["value"] <= high, "number 1 would draw twice as much"
-    assert use["power_limit_watts"]["value"] > 0
+    assert gpu["power_limit_watts"]["value"] > 0
     assert record["stages"][0]["power"][0]["watts"]
 
 
@@ -104,7 +105,9 @@ def test_a_forbidden_question_leaves_the_others(tmp_path: Path, stubbed: dict[st
     use = use_of(tmp_path)
     assert use["utilization"]["value"] is None
     assert "may not read it" in use["utilization"]["reason"]
-    assert use["power_limit_watts"]["value"] > 0
+    (gpu,) = read_record(tmp_path, "fake")["machine"]["gpus"]
+    assert gpu["power_limit_watts"]["value"] > 0
+    assert "may not read it" in gpu["utilization_before"]["reason"]
 
 
 def test_a_gpu_lost_in_the_middle_costs_only_its_samples(

@@ -25,10 +25,12 @@ SIZES = {
     ),
     # For a CPU, where the vocabulary dominates: its cost grows with batch x length, that of the
     # prompt loop with batch^2 x length, so the length is the least at which sentences still differ.
+    # Wide batches of short sentences: the loop's cost grows with the square of the batch, and
+    # sentences of five to seven characters still differ in length.
     "small": Size(
-        batch_size=32,
-        sequence_length=24,
-        shape={"layers": 1, "hidden": 768, "heads": 12, "ffn": 3072, "rows": 4096},
+        batch_size=48,
+        sequence_length=20,
+        shape={"layers": 1, "hidden": 256, "heads": 4, "ffn": 1024, "rows": 4096},
     ),
     # For tests: the vocabulary is all that is left of the cost.
     "tiny": Size(

@@ -40,7 +40,7 @@ Form = Literal["after", "as published"]
 FEWEST_BLOCKS = FEWEST_FOR_ROBUST_INTERVAL
 MOST_BLOCKS = 30
 # Twelve blocks of three whole training steps must fit, also in a quick run.
-LEAST_LIMIT_SECONDS = 24.0
+LEAST_LIMIT_SECONDS = 45.0
 # Differences below one percent are nobody's speed-up (criterion's noise threshold).
 SMALLEST_MARGIN = 0.01
 NOT_COUNTED = Reading(None, "not counted in an experiment")
