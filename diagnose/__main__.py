@@ -261,7 +261,8 @@ def check(arguments: argparse.Namespace) -> int:
     for problem in problems:
         print(f"diagnose: {problem}", file=sys.stderr)
     if not problems:
-        count = len(store.find_records(arguments.reports))
+        names = (store.RECORD_NAME, store.OPTIMIZE_NAME)
+        count = sum(len(store.find_records(arguments.reports, name)) for name in names)
         print(f"{count} report(s) are what their data render to")
     return FOUND if problems else FINE
 
