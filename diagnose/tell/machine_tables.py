@@ -2,11 +2,24 @@
 
 from __future__ import annotations
 
-from diagnose.model import Fact, Gpu, Machine, Reading, RunRecord
+from diagnose.model import Fact, Gpu, Machine, OptimizeRecord, Reading, RunRecord
 from diagnose.tell.markdown import Align, Footnotes, Markup, escape, prose, table
 from diagnose.tell.units import number, percent, scaled
 
 _TEXT: tuple[Align, ...] = ("left", "left")
+
+
+def no_result(record: RunRecord | OptimizeRecord) -> list[str]:
+    """What must stand above numbers that are none."""
+    blocks = []
+    if record.source != "hardware":
+        blocks.append(
+            f"**This is no result: it was measured on a {escape(record.source)}, "
+            "to test the tool itself.**"
+        )
+    if record.effort == "smoke":
+        blocks.append("**This is no result: a smoke run takes too few steps to mean anything.**")
+    return blocks
 
 
 def data(record: RunRecord) -> list[str]:

@@ -27,7 +27,7 @@ def render_optimize(record: OptimizeRecord) -> str:
     blocks = [
         f"# {escape(record.label)}: what speeds up {escape(record.workload.name)} on "
         f"{escape(record.machine.device_name)}",
-        *_warning(record),
+        *machine_tables.no_result(record),
         f"**{prose(answer(record, outcomes))}**",
         "## Which line",
         *_maps(record),
@@ -95,18 +95,6 @@ def as_run(record: OptimizeRecord) -> RunRecord:
         stages=tuple(stages),
         complete=record.complete,
     )
-
-
-def _warning(record: OptimizeRecord) -> list[str]:
-    blocks = []
-    if record.source != "hardware":
-        blocks.append(
-            f"**This is no result: it was measured on a {escape(record.source)}, "
-            "to test the tool itself.**"
-        )
-    if record.effort == "smoke":
-        blocks.append("**This is no result: a smoke run takes too few steps to mean anything.**")
-    return blocks
 
 
 def _largest(outcomes: Sequence[Outcome]) -> str:

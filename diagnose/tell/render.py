@@ -45,7 +45,7 @@ def render(record: RunRecord) -> str:
     blocks = [
         f"# {escape(record.label)}: {escape(record.workload.name)} on "
         f"{escape(record.machine.device_name)}",
-        *_warning(record),
+        *machine_tables.no_result(record),
         f"**{prose(answer(record, findings))}**",
         "## Stages",
         *tables.stages(record),
@@ -72,18 +72,6 @@ def render(record: RunRecord) -> str:
         *machine_tables.method(record),
     ]
     return "\n\n".join(blocks) + "\n"
-
-
-def _warning(record: RunRecord) -> list[str]:
-    blocks = []
-    if record.source != "hardware":
-        blocks.append(
-            f"**This is no result: it was measured on a {escape(record.source)}, "
-            "to test the tool itself.**"
-        )
-    if record.effort == "smoke":
-        blocks.append("**This is no result: a smoke run takes too few steps to mean anything.**")
-    return blocks
 
 
 def _findings(findings: Sequence[Finding]) -> list[str]:
