@@ -36,8 +36,8 @@ diagnose: $(READY) ## measure this machine stage by stage and write reports/<lab
 optimize: $(READY) ## try every optimisation of the full model, with proofs and intervals
 	$(RUN) -m diagnose optimize $(ARGS)
 
-test: lint ## lint, then every test
-	$(RUN) -m pytest tests $(ARGS)
+test: lint ## lint, then every test, two files at a time
+	$(RUN) -m pytest tests -n 2 --dist loadfile $(ARGS)
 
 bench: $(READY) ## the stages as pytest-benchmark tests (JSON in .benchmarks/)
 	$(RUN) -m pytest bench --benchmark-autosave $(ARGS)

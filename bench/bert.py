@@ -44,7 +44,7 @@ def build(size: Size) -> nn.Module:
 
     length = _length(size)
     config = BertConfig(
-        vocab_size=vocabulary.SIZE,
+        vocab_size=vocabulary_of(size),
         num_hidden_layers=size.shape["layers"],
         hidden_size=size.shape["hidden"],
         num_attention_heads=size.shape["heads"],
@@ -71,7 +71,7 @@ def synthetic_batch(size: Size, device: torch.device) -> dict[str, Tensor]:
     length = _length(size)
     generator = torch.Generator().manual_seed(tensors.SEED)
     shape = (size.batch_size, length)
-    first, end = vocabulary.FIRST_CHARACTER, vocabulary.SIZE
+    first, end = vocabulary.FIRST_CHARACTER, vocabulary_of(size)
     input_ids = torch.randint(first, end, shape, generator=generator)
     labels = torch.randint(first, end, shape, generator=generator)
     labels[:, : length // 2] = tensors.IGNORED
@@ -92,14 +92,26 @@ def preload_pairs(size: Size, path: Path | None) -> tensors.SentencePairs:
 
 
 def describe_data(size: Size, path: Path | None) -> DataSummary:
-    return tensors.summarize(text.read(path), _length(size), size.shape["rows"])
+    vocab = vocabulary_of(size)
+    return tensors.summarize(text.read(path), _length(size), size.shape["rows"], vocab=vocab)
 
 
 def _open_pairs(size: Size, path: Path | None, hold: tensors.Hold) -> tensors.SentencePairs:
     rows = size.shape["rows"]
-    names = tensors.PLAIN_INPUTS
-    prepared = tensors.prepare(text.read(path), _length(size), rows, hold, names=names)
+    prepared = tensors.prepare(
+        text.read(path),
+        _length(size),
+        rows,
+        hold,
+        names=tensors.PLAIN_INPUTS,
+        vocab=vocabulary_of(size),
+    )
     return tensors.SentencePairs(prepared, hold)
+
+
+def vocabulary_of(size: Size) -> int:
+    """How many ids there are; a size that does not say has all of bert-base-chinese."""
+    return int(size.shape.get("vocab", vocabulary.SIZE))
 
 
 def _length(size: Size) -> int:

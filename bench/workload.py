@@ -20,10 +20,17 @@ if TYPE_CHECKING:
     import torch
     from torch.utils.data import Dataset
 
+    from bench.optimizations.contract import Treatment
+
 Batch = Any  # whatever your loss accepts: a tensor, or a tuple, list or dict of tensors
 
-# In the order in which --help lists them: from the pure encoder to the full model.
-BUILT_IN: Mapping[str, str] = {"bert": "bench.bert", "dgca": "bench.dgca.workload"}
+# In the order in which --help lists them: from the pure encoder to the full model, and then
+# the patient that is too small for its device.
+BUILT_IN: Mapping[str, str] = {
+    "bert": "bench.bert",
+    "dgca": "bench.dgca.workload",
+    "timeseries": "bench.timeseries.workload",
+}
 
 
 class WorkloadError(Exception):
@@ -83,6 +90,11 @@ class Workload:
     collate: Callable[[list[Any]], Batch] | None = None
     describe_data: Callable[[Size, Path | None], DataSummary] | None = None
     learning_rate: float = 5e-5
+    # Gradients are clipped to this norm before every optimiser step; None: they are not.
+    gradient_norm_most: float | None = None
+    # What `optimize` tries: see bench/optimizations/contract.py. A function, so that listing
+    # the workloads does not load it.
+    treatment: Callable[[], Treatment] | None = None
     default_size_on_cpu: str = "small"
     default_size_on_accelerator: str = "seed"
 

@@ -15,10 +15,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from diagnose import batch_size_command
 from diagnose.console import Console
-from diagnose.measure.optimizer import EXPERIMENT_KEYS, Optimizer
+from diagnose.measure.optimizer import Optimizer
 from diagnose.measure.runner import Runner, resumed
-from diagnose.measure.stages import STAGE_KEYS
+from diagnose.measure.stages import INTERCONNECT, STAGE_KEYS
 from diagnose.measure.supervisor import CouldNotOpen, Job, Refused
 from diagnose.model import Finding, OptimizeRecord, RunRecord
 from diagnose.options import build_parser
@@ -30,9 +31,10 @@ FINE, FOUND, USAGE, COULD_NOT_MEASURE, INTERRUPTED = 0, 1, 2, 3, 130
 def run(arguments: argparse.Namespace) -> int:
     if arguments.label is not None:
         store.validate_label(arguments.label)
+    stages = [key for key in STAGE_KEYS if key in arguments.stages]
     with (
         Console() as console,
-        Runner(_job(arguments), console, arguments.stages, arguments.timeout) as runner,
+        Runner(_job(arguments), console, stages, arguments.timeout) as runner,
     ):
         fresh = runner.open()
         label = arguments.label or _default_label(fresh, arguments)
@@ -50,8 +52,32 @@ def run(arguments: argparse.Namespace) -> int:
                 # The disk is the reader's to repair; what was measured must not be lost with it.
                 print(kept.as_json(), file=sys.stderr)
                 raise
-            _write(arguments.reports, record)
-    return _conclude(record, directory, arguments)
+            _write(directory)
+    code = _conclude(record, directory, arguments)
+    if INTERCONNECT in arguments.stages:
+        code = max(code, _measure_link(record, directory, arguments))
+    return code
+
+
+def _measure_link(record: RunRecord, directory: Path, arguments: argparse.Namespace) -> int:
+    """The last stage: all-reduces between two ranks of this machine, in a record of its own."""
+    from diagnose.ddp_bandwidth import measure_here
+
+    if record.machine.device != "cpu" and len(record.machine.gpus) < 2:
+        print(
+            "interconnect: skipped, because an all-reduce needs two accelerators", file=sys.stderr
+        )
+        return FINE
+    path = directory / store.BANDWIDTH_NAME
+    if arguments.resume and path.exists() and store.load_bandwidth(path).complete:
+        return FINE
+    return measure_here(
+        label=record.label,
+        reports=arguments.reports,
+        device=record.machine.device,
+        effort=record.effort,
+        quiet=arguments.json,
+    )
 
 
 def _job(arguments: argparse.Namespace) -> Job:
@@ -91,7 +117,7 @@ def _default_label(record: RunRecord, arguments: argparse.Namespace) -> str:
         parts.append(record.workload.size)
     if arguments.data is not None:
         parts.append(Path(arguments.data).stem)
-    if tuple(arguments.stages) != STAGE_KEYS:
+    if not set(STAGE_KEYS) <= set(arguments.stages):
         parts += arguments.stages
     if record.effort == "smoke":
         parts.append(record.effort)
@@ -115,18 +141,18 @@ def _begin(record: RunRecord, directory: Path, *, resume: bool) -> RunRecord:
     return record
 
 
-def _write(reports: Path, record: RunRecord) -> None:
+def _write(directory: Path) -> None:
     from diagnose.tell.check import write_index, write_report
 
-    write_report(reports / record.label, record)
-    write_index(reports)
+    write_report(directory)
+    write_index(directory.parent)
 
 
 def _tell_interrupted(kept: _Kept) -> None:
     assert isinstance(kept.record, RunRecord)
     stages = kept.record.stages
     if stages:
-        _write(kept.directory.parent, kept.record)
+        _write(kept.directory)
         print(
             f"diagnose: interrupted; {len(stages)} of {len(kept.record.planned)} stages are in "
             f"{kept.directory}, --resume goes on from there",
@@ -191,12 +217,12 @@ def optimize(arguments: argparse.Namespace) -> int:
             except KeyboardInterrupt:
                 console.stop()
                 if isinstance(kept.record, OptimizeRecord) and kept.record.comparisons:
-                    _write_optimize(arguments.reports, kept.record)
+                    _write(directory)
                 raise
             except store.StoreError:
                 print(kept.as_json(), file=sys.stderr)
                 raise
-            _write_optimize(arguments.reports, record)
+            _write(directory)
     return _conclude_optimize(record, directory, arguments)
 
 
@@ -204,17 +230,9 @@ def _optimize_label(record: OptimizeRecord, arguments: argparse.Namespace) -> st
     parts = [record.machine.device_name, record.workload.name]
     parts += [record.workload.size] if arguments.size is not None else []
     parts += [Path(arguments.data).stem] if arguments.data is not None else []
-    parts += arguments.only if tuple(arguments.only) != EXPERIMENT_KEYS else []
+    parts += arguments.only or []
     parts += ["smoke"] if record.effort == "smoke" else []
     return store.label_from_device_name(" ".join(parts))
-
-
-def _write_optimize(reports: Path, record: OptimizeRecord) -> None:
-    from diagnose.tell.check import write_index
-    from diagnose.tell.optimize_files import write_optimize
-
-    write_optimize(reports / record.label, record)
-    write_index(reports)
 
 
 def _conclude_optimize(
@@ -232,43 +250,58 @@ def _conclude_optimize(
         print(json.dumps({"label": record.label, "verdicts": verdicts}, indent=1))
     else:
         print(optimize_answer(record, outcomes))
-        print(f"report: {directory / 'optimize.md'}")
+        print(f"report: {directory / 'report.md'}")
     broken = [each for each in record.comparisons if each.status in ("failed", "hung", "invalid")]
     for each in broken:
         print(f"diagnose: {each.key} {each.status}: {each.reason}", file=sys.stderr)
     return COULD_NOT_MEASURE if broken else FINE
 
 
-def report(arguments: argparse.Namespace) -> int:
-    from diagnose.tell.check import write_index, write_report
-    from diagnose.tell.optimize_files import write_optimize
+def scale(arguments: argparse.Namespace) -> int:
+    from diagnose.tell.cluster_table import SimulationRefused, scale_table
 
-    paths = [store.record_path(arguments.reports, label) for label in arguments.labels]
-    for path in paths or store.find_records(arguments.reports):
-        write_report(path.parent, store.load(path))
-        print(path.parent / "report.md")
-    for path in store.find_records(arguments.reports, store.OPTIMIZE_NAME):
-        if not paths or path.parent in [each.parent for each in paths]:
-            print(write_optimize(path.parent, store.load_optimize(path)))
+    directory = store.record_path(arguments.reports, arguments.label).parent
+    record = store.load_scaling(directory / store.SCALING_NAME)
+    try:
+        print(scale_table(record, arguments.ranks, arguments.link))
+    except SimulationRefused as error:
+        print(f"diagnose: {error}", file=sys.stderr)
+        return COULD_NOT_MEASURE
+    return FINE
+
+
+def report(arguments: argparse.Namespace) -> int:
+    from diagnose.tell.check import find_reports, write_index, write_report
+
+    named = [store.record_path(arguments.reports, label).parent for label in arguments.labels]
+    for directory in named or find_reports(arguments.reports):
+        print(write_report(directory))
     write_index(arguments.reports)
     return FINE
 
 
 def check(arguments: argparse.Namespace) -> int:
     from diagnose.tell.check import check as find_problems
+    from diagnose.tell.check import find_reports
 
     problems = find_problems(arguments.reports)
     for problem in problems:
         print(f"diagnose: {problem}", file=sys.stderr)
     if not problems:
-        names = (store.RECORD_NAME, store.OPTIMIZE_NAME)
-        count = sum(len(store.find_records(arguments.reports, name)) for name in names)
+        count = len(find_reports(arguments.reports))
         print(f"{count} report(s) are what their data render to")
     return FOUND if problems else FINE
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    verbs = {"run": run, "optimize": optimize, "report": report, "check": check}
+    verbs = {
+        "run": run,
+        "optimize": optimize,
+        "batch-size": batch_size_command.run,
+        "scale": scale,
+        "report": report,
+        "check": check,
+    }
     arguments = build_parser(verbs).parse_args(argv)
     # A polite kill ends like Ctrl-C: the child is reaped and what was measured is kept.
     signal.signal(signal.SIGTERM, signal.default_int_handler)

@@ -16,7 +16,7 @@ from typing import Literal
 
 SCHEMA = 1
 # Raised whenever a change of the measuring method moves a number (see CHANGELOG, "Method").
-METHOD = 1
+METHOD = 2
 
 Setting = str | int | float | bool | None
 Status = Literal["done", "skipped", "failed", "hung", "invalid"]
@@ -198,6 +198,7 @@ class Machine:
     gpus_reason: str = ""
     links: tuple[Link, ...] = ()
     nvml: Fact = Fact(None, "not asked")  # "available", or why not
+    allocator: Fact = Fact(None, "not recorded")  # what becomes of freed memory on the CPU
 
 
 @dataclass(frozen=True)
@@ -286,6 +287,8 @@ class Comparison:
     after: Measurement | None = None
     facts: Mapping[str, Setting] = field(default_factory=dict)  # compile_seconds, bytes, ...
     notes: tuple[str, ...] = ()
+    # Losses at equal numbers of samples, by side, where the numerics may change.
+    curves: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -337,6 +340,10 @@ class OptimizeRecord:
     planned: tuple[str, ...]
     comparisons: tuple[Comparison, ...] = ()
     maps: tuple[LaunchMap, ...] = ()
+    # The plain encoder and the fully optimised step, interleaved: is anything left to gain?
+    pace: StageResult | None = None
+    # The ladder: each comparison adds one change to those before it; all start from the base.
+    rungs: tuple[Comparison, ...] = ()
     complete: bool = False
 
 

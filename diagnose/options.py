@@ -7,11 +7,15 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TypeAlias
 
+from diagnose.batch_size_command import add_options as add_batch_size_options
 from diagnose.measure.optimizer import EXPERIMENT_KEYS
-from diagnose.measure.stages import STAGE_KEYS
+from diagnose.measure.stages import INTERCONNECT, STAGE_KEYS
+from diagnose.tell.cluster_links import LINK_NAMES
 
 Action: TypeAlias = Callable[[argparse.Namespace], int]
 Verbs: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
+
+ALL_STAGES = (*STAGE_KEYS, INTERCONNECT)
 
 
 def build_parser(actions: Mapping[str, Action]) -> argparse.ArgumentParser:
@@ -23,6 +27,8 @@ def build_parser(actions: Mapping[str, Action]) -> argparse.ArgumentParser:
     verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
     _add_run(verbs)
     _add_optimize(verbs)
+    _add_batch_size(verbs)
+    _add_scale(verbs)
     _add_report(verbs)
     _add_check(verbs)
     for name, verb in verbs.choices.items():
@@ -71,17 +77,19 @@ def _add_run(verbs: Verbs) -> None:
     verb.add_argument(
         "--stages",
         nargs="+",
-        choices=STAGE_KEYS,
-        default=STAGE_KEYS,
+        choices=ALL_STAGES,
+        default=ALL_STAGES,
         metavar="STAGE",
-        help=f"only these: {', '.join(STAGE_KEYS)}",
+        help=f"only these: {', '.join(ALL_STAGES)}",
     )
 
 
 def _add_measuring_options(verb: argparse.ArgumentParser, unit: str) -> None:
     verb.add_argument("--size", help="of the workload: seed, small or tiny for a built-in one")
     verb.add_argument("--device", help="cpu, cuda, ... (default: the accelerator, else cpu)")
-    verb.add_argument("--data", metavar="FILE", help="your own .tsv, .jsonl or .txt sentences")
+    verb.add_argument(
+        "--data", metavar="FILE", help="your own .tsv, .jsonl or .txt sentences, or .csv of days"
+    )
     effort = verb.add_mutually_exclusive_group()
     for name, text in (
         ("quick", "about two minutes (default on the CPU)"),
@@ -104,20 +112,51 @@ def _add_optimize(verbs: Verbs) -> None:
         "Try every optimisation: are the results equal, and is it faster?",
         "python -m diagnose optimize --only apply_prompt gated_fusion",
     )
-    verb.add_argument("--workload", default="dgca", help="one with a catalogue: dgca")
+    verb.add_argument(
+        "--workload", default="dgca", help="dgca, or your .py file whose Workload has a treatment"
+    )
     _add_measuring_options(verb, "experiment")
     verb.add_argument(
         "--only",
         nargs="+",
-        choices=EXPERIMENT_KEYS,
-        default=EXPERIMENT_KEYS,
         metavar="NAME",
-        help=f"only these: {', '.join(EXPERIMENT_KEYS)}",
+        help=f"only these; for dgca: {', '.join(EXPERIMENT_KEYS)}",
     )
     verb.add_argument(
         "--annotations",
         action="store_true",
         help="print GitHub ::warning lines for the source lines to blame",
+    )
+
+
+def _add_batch_size(verbs: Verbs) -> None:
+    verb = _add_verb(
+        verbs,
+        "batch-size",
+        "Find the largest batch that fits, and the one worth using.",
+        "python -m diagnose batch-size --workload my_job.py --sweep 1 2 4 8 16",
+    )
+    verb.add_argument("--workload", default="bert", help="a built-in one, or your .py file")
+    _add_measuring_options(verb, "probe")
+    add_batch_size_options(verb)
+
+
+def _add_scale(verbs: Verbs) -> None:
+    verb = _add_verb(
+        verbs,
+        "scale",
+        "Predict larger clusters from a measured scaling. Needs no torch.",
+        "python -m diagnose scale --label amd-epyc-dgca --ranks 8 64 512 --link ib400",
+    )
+    verb.add_argument("--label", required=True, help="of the report that ddp_scaling.py wrote")
+    verb.add_argument(
+        "--ranks", type=_count, nargs="+", default=[8, 64, 512], metavar="N", help="how many ranks"
+    )
+    verb.add_argument(
+        "--link",
+        choices=LINK_NAMES,
+        default="measured",
+        help="between the ranks (default: as measured)",
     )
 
 
@@ -138,6 +177,12 @@ def _add_check(verbs: Verbs) -> None:
         "Fail if a report is not what its data render to. Needs no torch.",
         "python -m diagnose check",
     )
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"'{text}' is no number of ranks; use 1 or more")
+    return int(text)
 
 
 def _positive(text: str) -> float:

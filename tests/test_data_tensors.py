@@ -288,3 +288,15 @@ def test_the_summary_tells_generated_errors() -> None:
     assert summary.description == "clean.txt, generated errors"
     assert (summary.sentences, summary.rows) == (3, 100)
     assert 60 < summary.erroneous_rows < 100
+
+
+def test_rows_of_a_small_vocabulary_stay_inside_it() -> None:
+    pairs = [("今田很好饕", "今天很好饕"), ("我们去北京", "我们去北京")]
+    size = vocabulary.COMMON_SIZE
+    rows = to_tensors(pairs, 20, size)
+    for name in ("input_ids", "labels", "trg_ref_ids", "candidate_ids"):
+        assert int(rows[name].max()) < size, name
+    assert vocabulary.UNK in rows["input_ids"][0].tolist()
+    for place in rows["candidate_ids"].flatten(0, 1).tolist():
+        listed = [each for each in place if each != vocabulary.PAD]
+        assert len(set(listed)) == len(listed), "no candidate twice"

@@ -229,3 +229,12 @@ def test_a_folder_is_no_file(tmp_path: Path) -> None:
 def test_json_nested_too_deeply_is_malformed_not_a_crash(tmp_path: Path) -> None:
     with pytest.raises(WorkloadError, match=r"malformed JSON on line 1: "):
         text.read(write(tmp_path, "deep.jsonl", "[" * 200_000))
+
+
+def test_a_small_vocabulary_is_the_beginning_of_the_large_one() -> None:
+    size = vocabulary.COMMON_SIZE
+    assert size == vocabulary.FIRST_CHARACTER + 95 + 27 + 3755
+    common, rare = "的一是在不了有和人这", "饕餮魑魅"
+    assert vocabulary.encode(common, size) == vocabulary.encode(common)
+    assert vocabulary.encode(rare, size) == [vocabulary.UNK] * len(rare)
+    assert min(vocabulary.encode(rare)) >= size

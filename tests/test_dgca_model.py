@@ -36,7 +36,7 @@ def count_millions(model: nn.Module) -> float:
 
 def test_it_is_found_by_name_and_the_patient_is_in_its_original_form() -> None:
     assert workload.load("dgca") is WORKLOAD
-    assert list(WORKLOAD.sizes) == ["seed", "small", "tiny"]
+    assert list(WORKLOAD.sizes) == ["seed", "small", "ranks", "tiny"]
     model = WORKLOAD.model.build(TINY)
     assert isinstance(model, DGCA)
     assert model.forms is ORIGINAL

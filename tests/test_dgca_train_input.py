@@ -38,7 +38,7 @@ def test_hyphens_and_underscores_are_the_same() -> None:
         (["--ddp_static_graph", "--gradient_accumulation_steps", "2"], "does not work with"),
         (["--gradient_accumulation_steps", "5"], "cannot be divided into 5 micro-batches"),
         (["--train_batch_size", "500"], "has 320 rows, fewer than one step"),
-        (["--size", "huge"], "no size 'huge'; it has seed, small, tiny"),
+        (["--size", "huge"], "no size 'huge'; it has seed, small, ranks, tiny"),
         (["--device", "abacus"], "there is no device 'abacus'"),
         (["--preprocessed_train", "missing.pt"], "missing.pt does not exist"),
         (["--resume", "missing"], "there is no checkpoint in missing"),

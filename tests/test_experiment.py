@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from bench.optimizations.catalogue import OPTIMIZATIONS
-from bench.optimizations.contract import Lab, Optimization, Side, Trial, find
-from bench.workload import Size, WorkloadError
+from bench.optimizations.contract import Lab, Optimization, Side, Trial
+from bench.workload import Size
 from diagnose.measure.clock import SMOKE
 from diagnose.measure.device import open_device
 from diagnose.measure.equality import compare_outcomes
@@ -22,7 +22,8 @@ from diagnose.measure.experiment import (
     run_experiments,
     wide_enough_rule,
 )
-from diagnose.measure.optimizer import EXPERIMENT_KEYS
+from diagnose.measure.optimizer import EXPERIMENT_KEYS, choose
+from diagnose.measure.supervisor import Refused
 from diagnose.model import Comparison
 from diagnose.tell.experiment import judge
 from tests.record_parts import machine
@@ -118,12 +119,16 @@ def test_the_rule_stops_on_width_and_at_thirty_blocks() -> None:
     wide = [1.0 + 0.3 * (i % 2) for i in range(12)]
     assert "wanted" in rule([[1.0] * 12, [1.0] * 12, wide])[0]
     assert rule([[1.0] * 30, [1.0] * 30, wide * 2 + wide[:6]])[0] == ""
+    assert wide_enough_rule(most_blocks=12)([[1.0] * 12, [1.0] * 12, wide])[0] == ""
 
 
 def test_the_command_line_knows_the_whole_catalogue() -> None:
     assert tuple(each.key for each in OPTIMIZATIONS) == EXPERIMENT_KEYS
-    with pytest.raises(WorkloadError, match="no optimisation 'x'; there are apply_prompt"):
-        find(OPTIMIZATIONS, "x")
+    assert choose("dgca", EXPERIMENT_KEYS, None) == EXPERIMENT_KEYS
+    chosen = choose("dgca", EXPERIMENT_KEYS, ["gated_fusion", "apply_prompt"])
+    assert chosen == ("apply_prompt", "gated_fusion")
+    with pytest.raises(Refused, match="has no optimisation 'x'; it has apply_prompt"):
+        choose("dgca", EXPERIMENT_KEYS, ["x"])
 
 
 @pytest.mark.parametrize(

@@ -111,6 +111,6 @@ def test_a_gpu_that_was_guessed_is_flagged_and_footnoted() -> None:
     finding = found(guessed, "gpu_identity")
     assert finding.sentence == "Power and clocks may belong to another GPU."
     assert finding.evidence == "GPU 0: matched by position only"
-    assert "| NVML index | 0³ |" in render(guessed)
+    assert "| NVML index | 0⁴ |" in render(guessed)
     unknown = with_gpu(run_record(), nvml_index=Reading(None, "no NVML"))
     assert "gpu_identity" not in kinds(unknown, "flag")

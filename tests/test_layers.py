@@ -13,7 +13,13 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 
-DATA_TYPES = ("diagnose.model", "diagnose.codec", "diagnose.stats")
+DATA_TYPES = (
+    "diagnose.model",
+    "diagnose.ranks",
+    "diagnose.sizes",
+    "diagnose.codec",
+    "diagnose.stats",
+)
 SHARED = (*DATA_TYPES, "diagnose.__version__")
 
 # Files (the first pattern that fits decides) -> all that they may import beside the standard
@@ -21,6 +27,8 @@ SHARED = (*DATA_TYPES, "diagnose.__version__")
 # diagnose/, and conftest.py, which see both halves.
 ONLY: dict[str, tuple[str, ...]] = {
     "diagnose/model.py": DATA_TYPES,
+    "diagnose/ranks.py": DATA_TYPES,
+    "diagnose/sizes.py": DATA_TYPES,
     "diagnose/codec.py": DATA_TYPES,
     "diagnose/stats.py": DATA_TYPES,
     "diagnose/measure/**": (*SHARED, "diagnose.measure", "bench", "torch", "pynvml"),

@@ -11,9 +11,13 @@ from pathlib import Path
 
 import pytest
 
+from diagnose.model import OptimizeRecord, RunRecord
 from diagnose.tell import check, frames, store
 from diagnose.tell.index import render_index
+from diagnose.tell.optimize_report import render_optimize
+from diagnose.tell.parts import PARTS, Told, render_parts
 from diagnose.tell.render import render
+from tests.experiment_records import whole_catalogue
 from tests.record_parts import NO_GPU, measurement, stage, timing
 from tests.records import golden_record, on_cpu, run_record, slowed_input, with_timing
 
@@ -132,15 +136,39 @@ def test_no_interval_is_told_as_such() -> None:
     assert "100.0 (no interval)" in re.sub(r"(99|100)\.\d+", "100.0", render(run_record(short)))
 
 
+def told(*records: store.Record) -> list[Told]:
+    kinds = {part.record_name: part for part in PARTS}
+    names = {RunRecord: store.RECORD_NAME, OptimizeRecord: store.OPTIMIZE_NAME}
+    return [Told(kinds[names[type(record)]], record) for record in records]
+
+
+def test_a_joint_report_answers_first_and_then_tells_every_part() -> None:
+    run, optimized = run_record(), replace(whole_catalogue(), label="rtx-4090")
+    text = render_parts(told(run, optimized))
+    lines = text.split("\n")
+    assert lines[0] == "# rtx-4090"
+    assert [line.split("**")[0] for line in lines[2:4]] == [
+        "- Where does the time go? ",
+        "- Which line is to blame, and what helps? ",
+    ]
+    assert [line for line in lines if line.startswith("# ")] == ["# rtx-4090"]
+    assert [line for line in lines if line.startswith("## ")] == [
+        line.replace("# ", "## ", 1)
+        for part in (render(run), render_optimize(optimized))
+        for line in part.split("\n")[:1]
+    ]
+    assert render_parts(told(run)) == render(run)
+
+
 def test_the_index_lists_every_run() -> None:
     other = replace(on_cpu(), label="another")
-    text = render_index([run_record(), other])
+    text = render_index(told(run_record(), other))
     rows = [line for line in text.split("\n") if line.startswith("| [")]
     assert [row.split("]")[0] for row in rows] == ["| [another", "| [rtx-4090"]
     assert "(rtx-4090/report.md)" in text
-    assert render_index([other, run_record()]) == text
+    assert render_index(told(other, run_record())) == text
     assert "There is no report yet" in render_index([])
-    untrained = render_index([run_record(without=["training"])])
+    untrained = render_index(told(run_record(without=["training"])))
     assert "the training stage was not reached" in untrained
 
 
@@ -150,7 +178,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
     where = tmp_path_factory.mktemp("written")
     for record in (run_record(), on_cpu()):
         store.save(record, where / record.label)
-        check.write_report(where / record.label, record)
+        check.write_report(where / record.label)
     check.write_index(where)
     return where
 
@@ -198,7 +226,7 @@ def test_an_index_of_reports_that_are_gone_is_a_problem(reports: Path) -> None:
 def test_a_report_without_its_record_is_one_problem(reports: Path) -> None:
     (reports / "xeon" / "run.json").unlink()
     (problem,) = check.check(reports)
-    assert "xeon has no run.json to prove its report.md, stages.svg, loader.svg" in problem
+    assert "xeon has no record to prove its report.md, stages.svg, loader.svg" in problem
 
 
 def damage_report(reports: Path) -> None:
@@ -245,7 +273,7 @@ def edit_figure(reports: Path) -> None:
         (lambda reports: (reports / "xeon" / "power.svg").touch(), r"power\.svg is left over"),
         (lambda reports: (reports / "xeon" / "loader.svg").write_text(""), "another record"),
         (damage_record, r"xeon/run\.json is not valid JSON"),
-        (lambda reports: (reports / "xeon" / "run.json").unlink(), r"xeon has no run\.json"),
+        (lambda reports: (reports / "xeon" / "run.json").unlink(), "xeon has no record"),
         (replace_record, r"rtx-4090/power\.svg was drawn from another record"),
         (stub_record, "rtx-4090 was measured on a stub"),
         (fake_record, "rtx-4090 was measured on a fake device"),
@@ -267,7 +295,7 @@ def test_every_kind_of_damage_is_found(
 def test_a_figure_that_lost_its_ground_is_removed(reports: Path) -> None:
     without_power = replace(on_cpu(), label="rtx-4090")
     store.save(without_power, reports / "rtx-4090")
-    check.write_report(reports / "rtx-4090", without_power)
+    check.write_report(reports / "rtx-4090")
     check.write_index(reports)
     assert not (reports / "rtx-4090" / "power.svg").exists()
     assert check.check(reports) == []

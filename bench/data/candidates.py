@@ -12,7 +12,7 @@ from bench.data import confusion, vocabulary
 COUNT = 16  # of one character, itself among them
 
 
-def list_candidates(index: int, frequent: Sequence[str]) -> list[int]:
+def list_candidates(index: int, frequent: Sequence[str], size: int = vocabulary.SIZE) -> list[int]:
     """The id itself, then same sound, similar sound, similar shape, frequent: none twice."""
     found = {index: None}
     character = vocabulary.decode([index])
@@ -21,16 +21,19 @@ def list_candidates(index: int, frequent: Sequence[str]) -> list[int]:
         if index == vocabulary.UNK and kind != "frequent":
             continue
         others = confusion.candidates(kind, character, frequent)
-        found.update(dict.fromkeys(vocabulary.encode("".join(others))))
+        known = [each for each in vocabulary.encode("".join(others)) if each < size]
+        found.update(dict.fromkeys(known))
         if len(found) >= COUNT:
             break
     return list(found)[:COUNT]
 
 
-def tabulate(indices: Iterable[int], frequent: Sequence[str]) -> Tensor:
+def tabulate(
+    indices: Iterable[int], frequent: Sequence[str], size: int = vocabulary.SIZE
+) -> Tensor:
     """(vocabulary, COUNT): row i holds the candidates of id i; [PAD] in the rows not asked for."""
-    table = torch.full((vocabulary.SIZE, COUNT), vocabulary.PAD)
+    table = torch.full((size, COUNT), vocabulary.PAD)
     for index in set(indices) - {vocabulary.PAD}:
-        listed = list_candidates(index, frequent)
+        listed = list_candidates(index, frequent, size)
         table[index, : len(listed)] = torch.tensor(listed)
     return table

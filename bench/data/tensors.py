@@ -37,7 +37,7 @@ PROMPT_LENGTH = 3
 IGNORED = -100  # torch's cross entropy leaves such labels out
 SEED = 42
 
-FORMAT = 2  # raised whenever the same pairs would give other tensors
+FORMAT = 3  # raised whenever the same pairs would give other tensors
 # What a plain masked language model needs, and what its detector and candidates need besides.
 PLAIN_INPUTS = ("input_ids", "attention_mask", "labels")
 INPUTS = (*PLAIN_INPUTS, "trg_ref_ids", "block_flag", "error_labels", "candidate_ids")
@@ -77,9 +77,10 @@ def prepare(
     hold: Hold,
     seed: int = SEED,
     names: Sequence[str] = INPUTS,
+    vocab: int = vocabulary.SIZE,
 ) -> dict[str, Tensor]:
     """The named tensors of the corpus, from the cache if they are there and whole."""
-    path = cache_path(corpus, length, rows, seed)
+    path = cache_path(corpus, length, rows, seed, vocab)
     if path.exists():
         try:
             return _load(path, hold, names)
@@ -90,13 +91,15 @@ def prepare(
                 f"({type(error).__name__})",
                 file=sys.stderr,
             )
-    _save(path, to_tensors(make_pairs(corpus, rows, seed), length))
+    _save(path, to_tensors(make_pairs(corpus, rows, seed), length, vocab))
     return _load(path, hold, names)
 
 
-def summarize(corpus: Corpus, length: int, rows: int, seed: int = SEED) -> DataSummary:
+def summarize(
+    corpus: Corpus, length: int, rows: int, seed: int = SEED, vocab: int = vocabulary.SIZE
+) -> DataSummary:
     """What the report says about the data."""
-    tensors = prepare(corpus, length, rows, "mmap", seed, PLAIN_INPUTS)
+    tensors = prepare(corpus, length, rows, "mmap", seed, PLAIN_INPUTS, vocab)
     characters = tensors["characters"].double()
     quantiles = torch.quantile(characters, torch.tensor([0.1, 0.5, 0.9, 1.0]).double())
     errors = "given pairs" if corpus.pairs else "generated errors"
@@ -126,19 +129,22 @@ def make_pairs(corpus: Corpus, rows: int, seed: int = SEED) -> list[Pair]:
     return [(confusion.corrupt(target, frequent, random), target) for target in targets]
 
 
-def to_tensors(pairs: Sequence[Pair], length: int) -> dict[str, Tensor]:
+def to_tensors(
+    pairs: Sequence[Pair], length: int, vocab: int = vocabulary.SIZE
+) -> dict[str, Tensor]:
     """The rows, each (length,) or (length, 16), and two facts per row."""
     room = length // 2 - PROMPT_LENGTH
     if room < 1:
         raise ValueError(f"length {length} leaves no room for a character; use 8 or more")
     encoded = [
-        (vocabulary.encode(source[:room]), vocabulary.encode(target[:room]))
+        (vocabulary.encode(source[:room], vocab), vocabulary.encode(target[:room], vocab))
         for source, target in pairs
     ]
     places = [_lay_out(source, target) for source, target in encoded]
     rows = {name: _stack([each[name] for each in places], length, name) for name in _FILL}
     frequent = confusion.frequent_characters(target for _, target in pairs)
-    table = candidates.tabulate({each for source, _ in encoded for each in source}, frequent)
+    sources = {each for source, _ in encoded for each in source}
+    table = candidates.tabulate(sources, frequent, vocab)
     tensors = {
         **rows,
         "attention_mask": (rows["input_ids"] != vocabulary.PAD).long(),
@@ -180,9 +186,12 @@ def _stack(rows: list[list[int]], length: int, name: str) -> Tensor:
     return torch.tensor(filled, dtype=_NARROW.get(name, torch.int64))
 
 
-def cache_path(corpus: Corpus, length: int, rows: int, seed: int = SEED) -> Path:
+def cache_path(
+    corpus: Corpus, length: int, rows: int, seed: int = SEED, vocab: int = vocabulary.SIZE
+) -> Path:
     """Named after everything that decides the content, so that nothing stale is ever read."""
-    parts = [FORMAT, corpus.description, corpus.sha256, length, rows, seed, confusion.version()]
+    source = [corpus.description, corpus.sha256, confusion.version()]
+    parts = [FORMAT, *source, length, rows, seed, vocab]
     key = hashlib.sha256(repr(parts).encode()).hexdigest()
     root = os.environ.get("DIAGNOSE_CACHE") or Path(__file__).parents[2] / ".cache"
     return Path(root) / "data" / f"{key[:32]}.pt"

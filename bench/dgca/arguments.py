@@ -20,10 +20,10 @@ LATEST = ""  # the value of --resume without a path: go on in --output
 
 EXAMPLE = """\
 example:
-  python -m bench.dgca.preprocess --output data --length 128
+  python -m bench.dgca.preprocess --output data --size small
   torchrun --nproc-per-node=2 bench/dgca/train.py --do-train --do-eval --do-test \\
       --preprocessed-train data/train.pt --preprocessed-eval data/dev.pt \\
-      --preprocessed-test data/test.pt --fp16 --apply-prompt --mft --output runs/first
+      --preprocessed-test data/test.pt --fp16 --apply-prompt --mft --size small --output runs/first
 """
 
 

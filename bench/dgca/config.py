@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from bench.data import candidates, tensors, vocabulary
 from bench.workload import Size
 
+GRADIENT_NORM_MOST = 1.0
+
 
 @dataclass(frozen=True)
 class DGCAConfig:
@@ -33,4 +35,5 @@ class DGCAConfig:
     def from_size(cls, size: Size) -> DGCAConfig:
         assert size.sequence_length is not None
         dimensions = {name: size.shape[name] for name in ("layers", "hidden", "heads", "ffn")}
-        return cls(**dimensions, length=size.sequence_length)
+        vocab = int(size.shape.get("vocab", vocabulary.SIZE))
+        return cls(**dimensions, length=size.sequence_length, vocab=vocab)

@@ -2,7 +2,7 @@
 
 No sentence is in two of the files, so that a model is never tested on what it was trained on.
 
-  python -m bench.dgca.preprocess --output data --length 128
+  python -m bench.dgca.preprocess --output data --size small
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def main(words: Sequence[str] | None = None) -> int:
     options = _parse(sys.argv[1:] if words is None else words)
     try:
         for path, rows, sentences in write_files(
-            options.output, options.data, options.rows, options.length, options.seed
+            options.output, options.data, options.rows, options.length, options.seed, options.size
         ):
             print(f"{path}: {rows} rows of {sentences} sentences")
     except WorkloadError as error:
@@ -43,13 +43,22 @@ def main(words: Sequence[str] | None = None) -> int:
 
 
 def write_files(
-    output: Path, data: Path | None, rows: int | None, length: int, seed: int
+    output: Path,
+    data: Path | None,
+    rows: int | None,
+    length: int | None,
+    seed: int,
+    size_name: str = "seed",
 ) -> list[tuple[Path, int, int]]:
     """Write the three files; for each its path, its rows and the sentences it draws on."""
     # Imported here: a wrong option is answered without torch.
     from bench.data import tensors, text
+    from bench.dgca.config import DGCAConfig
     from bench.dgca.files import write_file
+    from bench.dgca.workload import WORKLOAD
 
+    config = DGCAConfig.from_size(WORKLOAD.size(size_name, "cpu")[1])
+    length = config.length if length is None else length
     corpus = text.read(data)
     room = length // 2 - tensors.PROMPT_LENGTH
     sentences = corpus.sentences or tuple(target for _, target in corpus.pairs)
@@ -63,7 +72,7 @@ def write_files(
             pairs=tuple(pair for pair in corpus.pairs if pair[1][:room] in chosen),
         )
         size = len(part) if rows is None else max(1, round(rows * share))
-        made = tensors.to_tensors(tensors.make_pairs(part, size, seed), length)
+        made = tensors.to_tensors(tensors.make_pairs(part, size, seed), length, config.vocab)
         kept = {each: made[each] for each in tensors.INPUTS}
         path = output / f"{name}.pt"
         try:
@@ -103,17 +112,18 @@ def _parse(words: Sequence[str]) -> argparse.Namespace:
     parser = OneSentenceParser(
         prog="preprocess",
         description="Make train.pt, dev.pt and test.pt for bench.dgca.train.",
-        epilog="example: python -m bench.dgca.preprocess --output data --length 128",
+        epilog="example: python -m bench.dgca.preprocess --output data --size small",
         allow_abbrev=False,
     )
     add = parser.add_argument
     add("--output", type=Path, required=True, metavar="DIR")
     add("--data", type=Path, metavar="FILE", help="your .txt, .tsv or .jsonl; default: a package's")
     add("--rows", type=count, metavar="N", help="in all three files; default: one per sentence")
-    add("--length", type=count, default=128, metavar="N", help="ids per row (default: %(default)s)")
+    add("--size", default="seed", metavar="NAME", help="of the model (default: %(default)s)")
+    add("--length", type=count, metavar="N", help="ids per row (default: that of the size)")
     add("--seed", type=count_or_none, default=42, metavar="N")
     options = parser.parse_args(hyphenate(words))
-    if options.length < SHORTEST:
+    if options.length is not None and options.length < SHORTEST:
         parser.error(
             f"--length {options.length} leaves no room for a character; {SHORTEST} at least"
         )

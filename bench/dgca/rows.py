@@ -19,22 +19,23 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Sampler
 
-from bench.data import vocabulary
-from bench.data.tensors import IGNORED
+from bench.data.tensors import IGNORED, INPUTS
 from bench.dgca.arguments import Options
 from bench.dgca.config import DGCAConfig
 from bench.workload import WorkloadError
 
-# Name -> the least and the greatest value that means something.
-RANGES: Mapping[str, tuple[int, int]] = {
-    "input_ids": (0, vocabulary.SIZE - 1),
-    "attention_mask": (0, 1),
-    "labels": (IGNORED, vocabulary.SIZE - 1),
-    "trg_ref_ids": (IGNORED, vocabulary.SIZE - 1),
-    "block_flag": (0, 1),
-    "error_labels": (IGNORED, 1),
-    "candidate_ids": (0, vocabulary.SIZE - 1),
-}
+
+def ranges(vocab: int) -> Mapping[str, tuple[int, int]]:
+    """Name -> the least and the greatest value that means something."""
+    return {
+        "input_ids": (0, vocab - 1),
+        "attention_mask": (0, 1),
+        "labels": (IGNORED, vocab - 1),
+        "trg_ref_ids": (IGNORED, vocab - 1),
+        "block_flag": (0, 1),
+        "error_labels": (IGNORED, 1),
+        "candidate_ids": (0, vocab - 1),
+    }
 
 
 @dataclass(frozen=True)
@@ -131,7 +132,7 @@ def open_data(path: Path, config: DGCAConfig, preload: bool) -> DataFile:
             "make it again with `python -m bench.dgca.preprocess`"
         ) from None
     _require_tensors(path.name, tensors, config)
-    kept = {name: tensors[name] for name in RANGES}
+    kept = {name: tensors[name] for name in INPUTS}
     return DataFile(path.name, kept, hashlib.sha256(repr(facts).encode()).hexdigest())
 
 
@@ -165,13 +166,13 @@ def _require_tensors(name: str, tensors: Any, config: DGCAConfig) -> None:
     again = "make it again with `python -m bench.dgca.preprocess`"
     if not isinstance(tensors, dict):
         raise WorkloadError(f"data file {name} holds no dict of tensors; {again}")
-    missing = [each for each in RANGES if not isinstance(tensors.get(each), Tensor)]
+    missing = [each for each in INPUTS if not isinstance(tensors.get(each), Tensor)]
     if missing:
         raise WorkloadError(f"data file {name} lacks {', '.join(missing)}; {again}")
     rows = len(tensors["input_ids"])
     if rows == 0:
         raise WorkloadError(f"data file {name} has no rows; {again}")
-    for each, (least, most) in RANGES.items():
+    for each, (least, most) in ranges(config.vocab).items():
         tensor = tensors[each]
         shape: tuple[int, ...] = (rows, config.length)
         if each == "candidate_ids":
@@ -187,7 +188,7 @@ def _require_tensors(name: str, tensors: Any, config: DGCAConfig) -> None:
         if low < least or high > most:
             raise WorkloadError(
                 f"data file {name} has {each} from {low} to {high} where {least} to {most} is "
-                f"possible, so it was made for another vocabulary; {again}"
+                f"possible, so it was made for another vocabulary; {again} and its --size"
             )
     slots = 2 * config.prompt_length
     if not bool((tensors["block_flag"].sum(1) == slots).all()):

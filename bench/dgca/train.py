@@ -1,8 +1,8 @@
 """How is the full model trained? As its authors do it, in one process or under torchrun.
 
-  python -m bench.dgca.preprocess --output data --length 128
+  python -m bench.dgca.preprocess --output data --size small
   python -m bench.dgca.train --do-train --do-eval --preprocessed-train data/train.pt \\
-      --preprocessed-eval data/dev.pt --apply-prompt --mft --output runs/first
+      --preprocessed-eval data/dev.pt --apply-prompt --mft --size small --output runs/first
   torchrun --nproc-per-node=2 bench/dgca/train.py ...
 
 Exit codes: 0 fine, 2 wrong usage or input, 3 could not train, 130 interrupted and saved.

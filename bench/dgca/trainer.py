@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from bench.dgca.config import DGCAConfig
+from bench.dgca.config import GRADIENT_NORM_MOST, DGCAConfig
 from bench.dgca.loss import compute_loss
 from bench.dgca.masking import MaskForm, prepare_batch
 from bench.dgca.model import DGCA
@@ -24,7 +24,6 @@ from bench.dgca.state import TrainingState
 
 Batch = dict[str, Tensor]
 
-GRADIENT_NORM_MOST = 1.0
 # A scaler that starts at 2**16 may halve that often before float16 can hold the gradients;
 # if every step up to here was skipped, waiting longer only costs.
 HOPELESS_STEPS = 40

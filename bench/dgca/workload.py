@@ -10,10 +10,11 @@ from torch import Tensor, nn
 
 from bench import bert
 from bench.data import confusion, tensors, text, vocabulary
-from bench.dgca.config import DGCAConfig
+from bench.dgca.config import GRADIENT_NORM_MOST, DGCAConfig
 from bench.dgca.loss import compute_loss
 from bench.dgca.masking import mask_through_tokenizer, prepare_batch
 from bench.dgca.model import DGCA, ORIGINAL, Output
+from bench.optimizations.contract import Treatment
 from bench.workload import Batch, Network, Size, Workload
 
 SIZES = {
@@ -24,13 +25,25 @@ SIZES = {
         shape={"layers": 12, "hidden": 768, "heads": 12, "ffn": 3072, "rows": 20000},
     ),
     # For a CPU, where the vocabulary dominates: its cost grows with batch x length, that of the
-    # prompt loop with batch^2 x length, so the length is the least at which sentences still differ.
-    # Wide batches of short sentences: the loop's cost grows with the square of the batch, and
-    # sentences of five to seven characters still differ in length.
+    # prompt loop with batch^2 x length. So a vocabulary of the common characters, and wide
+    # batches of short sentences; those of five to seven characters still differ in length.
     "small": Size(
-        batch_size=48,
+        batch_size=64,
         sequence_length=20,
-        shape={"layers": 1, "hidden": 256, "heads": 4, "ffn": 1024, "rows": 4096},
+        shape={
+            "layers": 1,
+            "hidden": 256,
+            "heads": 4,
+            "ffn": 1024,
+            "rows": 4096,
+            "vocab": vocabulary.COMMON_SIZE,
+        },
+    ),
+    # For several ranks on the cores of one CPU: gradients as large as the step is short.
+    "ranks": Size(
+        batch_size=4,
+        sequence_length=20,
+        shape={"layers": 1, "hidden": 128, "heads": 2, "ffn": 512, "rows": 4096},
     ),
     # For tests: the vocabulary is all that is left of the cost.
     "tiny": Size(
@@ -77,7 +90,7 @@ def synthetic_batch(size: Size, device: torch.device) -> dict[str, Tensor]:
         count = random.randint(max(1, room // 2), room)
         target = "".join(map(chr, random.choices(ideographs, k=count)))
         pairs.append((confusion.corrupt(target, (), random), target))
-    rows = tensors.to_tensors(pairs, size.sequence_length)
+    rows = tensors.to_tensors(pairs, size.sequence_length, bert.vocabulary_of(size))
     return {name: rows[name].to(device) for name in tensors.INPUTS}
 
 
@@ -92,12 +105,19 @@ def preload_pairs(size: Size, path: Path | None) -> tensors.SentencePairs:
 def _open_pairs(size: Size, path: Path | None, hold: tensors.Hold) -> tensors.SentencePairs:
     assert size.sequence_length is not None
     rows = size.shape["rows"]
-    prepared = tensors.prepare(text.read(path), size.sequence_length, rows, hold)
+    vocab = bert.vocabulary_of(size)
+    prepared = tensors.prepare(text.read(path), size.sequence_length, rows, hold, vocab=vocab)
     return tensors.SentencePairs(prepared, hold)
 
 
 def _select_plain(batch: Batch) -> dict[str, Tensor]:
     return {name: batch[name] for name in tensors.PLAIN_INPUTS}
+
+
+def treatment() -> Treatment:
+    from bench.optimizations.catalogue import TREATMENT
+
+    return TREATMENT
 
 
 WORKLOAD = Workload(
@@ -108,4 +128,6 @@ WORKLOAD = Workload(
     synthetic_batch=synthetic_batch,
     datasets={"mmap": map_pairs, "preload": preload_pairs},
     describe_data=bert.describe_data,
+    gradient_norm_most=GRADIENT_NORM_MOST,
+    treatment=treatment,
 )

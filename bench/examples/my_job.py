@@ -1,6 +1,7 @@
 """How do I measure my own job? Copy this file and replace its parts one by one.
 
     python -m diagnose run --workload bench/examples/my_job.py
+    python -m diagnose optimize --workload bench/examples/my_job.py
 
 The example is an image classifier: pictures of stripes, sorted by their direction. Every part
 is an ordinary function that the suite calls; it never sees your training script. Neighbouring
@@ -11,6 +12,8 @@ this file. Do not train or parse arguments at import time.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
@@ -18,6 +21,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.data import Dataset
 
+from bench.optimizations.contract import Lab, Optimization, Side, Treatment, Trial
 from bench.workload import Network, Size, Workload
 
 CLASSES = 8
@@ -85,15 +89,22 @@ class Stripes(Dataset[Images]):
         return self.rows
 
     def __getitem__(self, row: int) -> Images:
-        generator = torch.Generator().manual_seed(row)
-        direction = row % CLASSES
-        angle = math.pi * direction / CLASSES
-        across, down = torch.meshgrid(
-            torch.arange(self.pixels), torch.arange(self.pixels), indexing="xy"
-        )
-        stripes = torch.sin(across * math.cos(angle) + down * math.sin(angle))
-        noise = torch.rand(3, self.pixels, self.pixels, generator=generator)
-        return stripes + noise, torch.tensor(direction)
+        return draw(row, make_grid(self.pixels))
+
+
+def make_grid(pixels: int) -> Images:
+    across, down = torch.meshgrid(torch.arange(pixels), torch.arange(pixels), indexing="xy")
+    return across, down
+
+
+def draw(row: int, grid: Images) -> Images:
+    across, down = grid
+    generator = torch.Generator().manual_seed(row)
+    direction = row % CLASSES
+    angle = math.pi * direction / CLASSES
+    stripes = torch.sin(across * math.cos(angle) + down * math.sin(angle))
+    noise = torch.rand(3, *across.shape, generator=generator)
+    return stripes + noise, torch.tensor(direction)
 
 
 # `data` is the file that the user named with --data, or None. Open yours here, once.
@@ -101,7 +112,39 @@ def open_stripes(size: Size, data: Path | None) -> Dataset[Images]:
     return Stripes(size.shape["rows"], size.shape["pixels"])
 
 
-# 7. All parts together, under the name WORKLOAD. Only the first four are needed; without
+# 7. A change of yours that you want proven: `python -m diagnose optimize --workload ...` checks
+#    that both sides give the same tensors, and then times them in turns.
+def rows_side(text: str, make_rows: Callable[[Size], Callable[[int], Images]]) -> Side:
+    def outcome(lab: Lab) -> dict[str, Tensor]:
+        row = make_rows(lab.size)
+        return {"per sample pictures": torch.stack([row(each)[0] for each in range(8)])}
+
+    @contextmanager
+    def trial(lab: Lab) -> Iterator[Trial]:
+        row, batch = make_rows(lab.size), range(lab.size.batch_size)
+        yield Trial(lambda: [row(each) for each in batch], samples_per_step=len(batch))
+
+    return Side(text, outcome, trials={"batch": trial})
+
+
+def grid_each_time(size: Size) -> Callable[[int], Images]:
+    return lambda row: draw(row, make_grid(size.shape["pixels"]))
+
+
+def grid_made_once(size: Size) -> Callable[[int], Images]:
+    grid = make_grid(size.shape["pixels"])
+    return lambda row: draw(row, grid)
+
+
+GRID_ONCE = Optimization(
+    key="grid_once",
+    title="Make the grid of coordinates once",
+    before=rows_side("in every row", grid_each_time),
+    after=rows_side("once, for all rows", grid_made_once),
+)
+
+
+# 8. All parts together, under the name WORKLOAD. Only the first four are needed; without
 #    `datasets` the data loading is not measured. Two ways to hold the data are two entries.
 WORKLOAD = Workload(
     name="stripes",
@@ -110,4 +153,5 @@ WORKLOAD = Workload(
     synthetic_batch=synthetic_batch,
     datasets={"dataset": open_stripes},
     learning_rate=1e-3,
+    treatment=lambda: Treatment((GRID_ONCE,)),
 )

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from bench.optimizations.contract import Optimization
+from bench.dgca.masking import mask_on_device
+from bench.dgca.model import BEST
+from bench.optimizations.allocator import KEEP_MEMORY
+from bench.optimizations.contract import Treatment
 from bench.optimizations.dgca_data import (
     DATASET_BATCHED,
     DATASET_CLONE,
@@ -12,12 +15,14 @@ from bench.optimizations.dgca_data import (
     LOADER_PREFETCH,
     LOADER_WORKERS,
 )
+from bench.optimizations.dgca_lab import training_trial
 from bench.optimizations.dgca_model import (
     ALL_TOGETHER,
     APPLY_PROMPT,
     DYNAMIC_MASK,
     GATED_FUSION,
     HIDDEN_STATES,
+    LABELLED_ONLY,
 )
 from bench.optimizations.training import (
     FUSED_OPTIMIZER,
@@ -26,7 +31,7 @@ from bench.optimizations.training import (
     TORCH_COMPILE,
 )
 
-OPTIMIZATIONS: tuple[Optimization, ...] = (
+OPTIMIZATIONS = (
     APPLY_PROMPT,
     DYNAMIC_MASK,
     GATED_FUSION,
@@ -42,5 +47,16 @@ OPTIMIZATIONS: tuple[Optimization, ...] = (
     FUSED_OPTIMIZER,
     HIDDEN_STATES,
     MIXED_PRECISION,
+    LABELLED_ONLY,
+    KEEP_MEMORY,
     ALL_TOGETHER,
+)
+TREATMENT = Treatment(
+    OPTIMIZATIONS,
+    mapped={
+        "original": ALL_TOGETHER.before.trials["training step"],
+        "optimised": ALL_TOGETHER.after.trials["training step"],
+    },
+    # Every change that is proven equal, also those that the original report left for later.
+    best=training_trial(BEST, mask_on_device, fused=True),
 )

@@ -10,7 +10,7 @@ from typing import Literal
 
 import torch
 
-from bench.workload import Size, WorkloadError
+from bench.workload import Size
 
 # What the data are like. Real sentences differ in length and their candidates do not repeat;
 # the other two show when a change is right only by chance.
@@ -74,16 +74,40 @@ class Optimization:
     # False where the numbers are meant to change (precision); they are then shown, not proven.
     claims_equality: bool = True
     facts: Callable[[Lab], Mapping[str, Fact]] | None = None
+    # Losses of both sides at equal numbers of samples, where the numerics may change.
+    curves: Callable[[Lab], Mapping[str, tuple[float, ...]]] | None = None
     # Why it does not apply here, or "".
     obstacle: Callable[[Lab], str] = field(default=lambda lab: "")
 
 
-def find(catalogue: tuple[Optimization, ...], key: str) -> Optimization:
-    for each in catalogue:
-        if each.key == key:
-            return each
-    known = ", ".join(each.key for each in catalogue)
-    raise WorkloadError(f"no optimisation '{key}'; there are {known}")
+@dataclass(frozen=True)
+class Ladder:
+    """A job that is described by settings, so that changes can be put on top of each other."""
+
+    scope: str  # what one step is: "epoch", "training step"
+    base: Mapping[str, Fact]
+    # By key of the optimisation: the settings that it changes.
+    patches: Mapping[str, Mapping[str, Fact]]
+    open: Callable[[Mapping[str, Fact]], OpenTrial]
+
+
+@dataclass(frozen=True)
+class Treatment:
+    """All that can be tried on a workload."""
+
+    # In the order in which they are tried; the order is the author's argument.
+    optimizations: tuple[Optimization, ...]
+    # Whose operators are counted line by line, by name ("original", "optimised"): the patient
+    # first. Empty: the workload's own training step, as it is.
+    mapped: Mapping[str, OpenTrial] = field(default_factory=dict)
+    # The workload's best step; its pace is held against that of the plain backbone.
+    best: OpenTrial | None = None
+    # Measured after the single changes, in the order of what each gained.
+    ladder: Ladder | None = None
+
+
+def find(treatment: Treatment, key: str) -> Optimization:
+    return next(each for each in treatment.optimizations if each.key == key)
 
 
 def rows_per_sample(name: str) -> bool:

@@ -11,11 +11,14 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import default_collate
 
+from bench.bert import vocabulary_of
 from bench.data import tensors, text
 from bench.dgca.config import DGCAConfig
 from bench.dgca.loss import compute_loss
 from bench.dgca.masking import MaskForm, mask_through_tokenizer, prepare_batch
 from bench.dgca.model import DGCA, ORIGINAL, Forms
+from bench.dgca.state import start_training
+from bench.dgca.trainer import Objective, accumulate_gradients, apply_gradients
 from bench.optimizations.contract import Lab, OpenTrial, Trial
 
 LEARNING_RATE = 5e-5
@@ -23,13 +26,16 @@ Batch = dict[str, Tensor]
 
 
 @lru_cache(maxsize=4)
-def prepared_rows(length: int, rows: int, data: Path | None, hold: tensors.Hold) -> Batch:
-    return tensors.prepare(text.read(data), length, rows, hold)
+def prepared_rows(
+    length: int, rows: int, vocab: int, data: Path | None, hold: tensors.Hold
+) -> Batch:
+    return tensors.prepare(text.read(data), length, rows, hold, vocab=vocab)
 
 
 def rows_of(lab: Lab, hold: tensors.Hold = "preload") -> Batch:
     assert lab.size.sequence_length is not None
-    return prepared_rows(lab.size.sequence_length, lab.size.shape["rows"], lab.data, hold)
+    rows, vocab = lab.size.shape["rows"], vocabulary_of(lab.size)
+    return prepared_rows(lab.size.sequence_length, rows, vocab, lab.data, hold)
 
 
 def real_batch(lab: Lab) -> Batch:
@@ -51,7 +57,8 @@ def _equally_long(lab: Lab) -> Batch:
     corpus = text.read(lab.data)
     pairs = tensors.make_pairs(corpus, lab.size.shape["rows"])
     long = [(source[:room], target[:room]) for source, target in pairs if len(source) >= room]
-    made = tensors.to_tensors(long[: lab.size.batch_size], lab.size.sequence_length)
+    chosen = long[: lab.size.batch_size]
+    made = tensors.to_tensors(chosen, lab.size.sequence_length, vocabulary_of(lab.size))
     return {name: made[name] for name in tensors.INPUTS}
 
 
@@ -81,6 +88,19 @@ def model_outcome(forms: Forms) -> Callable[[Lab], dict[str, Tensor]]:
     return outcome
 
 
+def labelled_outcome(forms: Forms) -> Callable[[Lab], dict[str, Tensor]]:
+    """The same where log-probabilities exist for the labelled places only."""
+
+    def outcome(lab: Lab) -> dict[str, Tensor]:
+        found = model_outcome(forms)(lab)
+        log_probs = found.pop("per sample log-probabilities")
+        if log_probs.dim() == 3:
+            log_probs = log_probs[real_batch(lab)["labels"] != tensors.IGNORED]
+        return {"log-probabilities of the labelled places": log_probs, **found}
+
+    return outcome
+
+
 def _gradients(part: nn.Module) -> Tensor:
     found = [p.grad.reshape(-1) for p in part.parameters() if p.grad is not None]
     return torch.cat(found) if found else torch.empty(0)
@@ -101,21 +121,19 @@ def training_trial(
     forms: Forms = ORIGINAL,
     mask: MaskForm = mask_through_tokenizer,
     *,
-    fused: bool | None = None,
+    fused: bool = False,
 ) -> OpenTrial:
-    """A whole optimiser step on a resident real batch."""
+    """A whole optimiser step of the training script on a resident real batch."""
 
     @contextmanager
     def trial(lab: Lab) -> Iterator[Trial]:
         model, batch = build_model(lab, forms), real_batch(lab)
-        optimizer = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE, fused=fused)
+        state = start_training(model, LEARNING_RATE, False, fused, lab.device)
+        objective = Objective(model, model.config)
 
         def step() -> None:
-            masked = prepare_batch(batch, mask)
-            loss = compute_loss(model(masked), masked, model.config).total
-            torch.autograd.backward(loss)
-            optimizer.step()
-            optimizer.zero_grad()
+            accumulate_gradients(objective, [prepare_batch(batch, mask)], state.scaler, False)
+            apply_gradients(state, LEARNING_RATE)
 
         yield Trial(step, lab.size.batch_size)
 

@@ -9,16 +9,23 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from bench.bert import vocabulary_of
 from bench.data import vocabulary
 from bench.dgca import fusion, masking, prompt
-from bench.dgca.model import OPTIMISED, ORIGINAL, Forms
+from bench.dgca.model import BEST, OPTIMISED, ORIGINAL, Forms
 from bench.optimizations.contract import Condition, Fact, Lab, OpenTrial, Optimization, Side, Trial
-from bench.optimizations.dgca_lab import forward_trial, model_outcome, real_batch, training_trial
+from bench.optimizations.dgca_lab import (
+    forward_trial,
+    labelled_outcome,
+    model_outcome,
+    real_batch,
+    training_trial,
+)
 
 MASK_RATE = 0.2
 # Real text has a few characters outside the vocabulary; here every fiftieth is one.
 UNKNOWN_SHARE = 0.02
-# The fusion works on (samples, length, 21128): few samples show all there is.
+# The fusion works on (samples, length, vocabulary): few samples show all there is.
 FUSION_SAMPLES = 8
 
 Step = Callable[[], Tensor]
@@ -76,6 +83,8 @@ def _prompt_side(
     trials = _component(_prompts(form))
     if steps:
         trials["training step"] = training_trial(forms)
+    else:
+        del trials["part, forward"]  # both passes together say what the equality is worth
     return Side(text, model_outcome(forms), trials, condition)
 
 
@@ -138,7 +147,9 @@ DYNAMIC_MASK = Optimization(
 def fusion_inputs(lab: Lab) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     ids = real_batch(lab)["candidate_ids"].long()[:FUSION_SAMPLES]
     torch.manual_seed(lab.seed)
-    logits = torch.randn(*ids.shape[:2], vocabulary.SIZE, device=lab.device, requires_grad=True)
+    logits = torch.randn(
+        *ids.shape[:2], vocabulary_of(lab.size), device=lab.device, requires_grad=True
+    )
     weights = torch.rand(ids.shape, device=lab.device).masked_fill(ids == vocabulary.PAD, 0.0)
     shares = (weights / weights.sum(-1, keepdim=True).clamp_min(1e-6)).requires_grad_()
     alpha = torch.rand(*ids.shape[:2], 1, device=lab.device, requires_grad=True)
@@ -172,7 +183,8 @@ def _fusion_side(text: str, fuse: Fuse, condition: Condition = "real data") -> S
 
 def _fusion_facts(lab: Lab) -> dict[str, Fact]:
     assert lab.size.sequence_length is not None
-    return {"saved_bytes": lab.size.batch_size * lab.size.sequence_length * vocabulary.SIZE * 4}
+    places = lab.size.batch_size * lab.size.sequence_length
+    return {"saved_bytes": places * vocabulary_of(lab.size) * 4}
 
 
 GATED_FUSION = Optimization(
@@ -205,6 +217,23 @@ HIDDEN_STATES = Optimization(
     before=_hidden_side("output_hidden_states=True", ORIGINAL),
     after=_hidden_side("only the last layer", replace(ORIGINAL, keep_hidden_states=False)),
     tolerance=1e-5,
+)
+
+
+# --- 10: places without a label ---
+
+
+def _labelled_side(text: str, forms: Forms) -> Side:
+    trials = {"training step": training_trial(forms, masking.mask_on_device)}
+    return Side(text, labelled_outcome(forms), trials)
+
+
+LABELLED_ONLY = Optimization(
+    key="labelled_only",
+    title="Mix only the places that have a label",
+    before=_labelled_side("every place, also [PAD] and the source", OPTIMISED),
+    after=_labelled_side("the places that the loss sees", BEST),
+    tolerance=1e-4,
 )
 
 

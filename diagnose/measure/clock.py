@@ -119,8 +119,16 @@ def measure(
     slot_seconds = max(
         effort.slot_seconds, overhead / OVERHEAD_SHARE, min(least_slot_seconds, affordable)
     )
-    fair = replace(effort, warmup_limit_seconds=effort.warmup_limit_seconds / len(variants))
-    runs = [_warm_up_and_calibrate(variant, fair, timer, slot_seconds) for variant in variants]
+    distinct = len({id(variant.step) for variant in variants})
+    fair = replace(effort, warmup_limit_seconds=effort.warmup_limit_seconds / distinct)
+    runs: list[_Run] = []
+    for variant in variants:
+        # A control is the same step again: it is warm, and must have slots of the same length.
+        twin = next((run for run in runs if run.variant.step is variant.step), None)
+        if twin is None:
+            runs.append(_warm_up_and_calibrate(variant, fair, timer, slot_seconds))
+        else:
+            runs.append(twin.again(variant))
     order = random.Random(seed)
     began = timer.now()
     while True:
@@ -194,6 +202,12 @@ class _Run:
         self._warmups = warmups
         self._not_steady = not_steady
         self.forget_slots()
+
+    def again(self, variant: Timed) -> _Run:
+        """A run of the same step under another name."""
+        run = _Run(variant, self._timer, self._warmups, self._not_steady)
+        run.steps = self.steps
+        return run
 
     def forget_slots(self) -> None:
         self.seconds.clear()

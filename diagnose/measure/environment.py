@@ -25,7 +25,7 @@ _NAMES = {
     "NVIDIA_TF32_OVERRIDE",
     "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE",
 }
-_PREFIXES = ("NCCL_", "TORCH_NCCL_", "TORCH_CUDNN_", "MALLOC_")
+_PREFIXES = ("NCCL_", "GLOO_", "TORCH_NCCL_", "TORCH_CUDNN_", "MALLOC_")
 # Names that promise a secret or an identity, and those that hold an address or a host by design.
 _PRIVATE_NAME = re.compile(r"TOKEN|SECRET|PASSW|KEY|CREDENTIAL|HOSTID|COMM_ID|HOSTNAME|USER")
 _MAX_LENGTH = 200

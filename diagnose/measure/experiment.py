@@ -7,23 +7,25 @@ is none.
 
 from __future__ import annotations
 
+import inspect
+import math
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 
 import bench as bench_package
-from bench.optimizations.contract import Lab, Optimization, Side, Trial
-from bench.optimizations.dgca_model import ALL_TOGETHER
+from bench.optimizations.contract import Lab, OpenTrial, Optimization, Side, Trial
 from diagnose.measure.clock import Effort, Progress, StoppingRule, Timed, measure
 from diagnose.measure.device import Device
 from diagnose.measure.equality import compare_outcomes
 from diagnose.measure.launches import map_launches
 from diagnose.measure.stage import ENERGY_PERIODS_PER_SLOT
 from diagnose.measure.stages.plan import Context
+from diagnose.measure.stages.steps import TrainingStep
 from diagnose.model import (
     Comparison,
     Equality,
@@ -39,10 +41,15 @@ Form = Literal["after", "as published"]
 
 FEWEST_BLOCKS = FEWEST_FOR_ROBUST_INTERVAL
 MOST_BLOCKS = 30
-# Twelve blocks of three whole training steps must fit, also in a quick run.
-LEAST_LIMIT_SECONDS = 45.0
+# A quick ladder must end in minutes, and what it times are epochs: many steps each, so that a
+# few of them warm it up. So many blocks still prove a clear gain among forty experiments.
+MOST_BLOCKS_OF_QUICK_LADDER = FEWEST_BLOCKS
+QUICK_LADDER: Mapping[str, Any] = {"window": 2, "warmup_limit_seconds": 3.0}
+# Some twenty blocks of three whole training steps must fit, also in a quick run.
+LEAST_LIMIT_SECONDS = 18.0
 # Differences below one percent are nobody's speed-up (criterion's noise threshold).
 SMALLEST_MARGIN = 0.01
+SLOTS_ONLY = "an experiment compares slots, not single steps"
 NOT_COUNTED = Reading(None, "not counted in an experiment")
 
 
@@ -54,31 +61,43 @@ class Bench:
     device: Device
     effort: Effort
     least_slot_seconds: float = 0.0
+    most_blocks: int = MOST_BLOCKS
     progress: Progress = lambda name, slots, seconds: None
 
 
 def open_bench(context: Context, energy_period_seconds: float, progress: Progress) -> Bench:
     """The lab at the workload's size."""
-    lab = Lab(context.device.torch, context.size, context.seed, context.data)
     limit = max(context.effort.limit_seconds, LEAST_LIMIT_SECONDS)
+    effort, most_blocks = replace(context.effort, limit_seconds=limit), MOST_BLOCKS
+    if effort.name == "quick" and _has_ladder(context):
+        effort = replace(effort, **QUICK_LADDER)
+        most_blocks = MOST_BLOCKS_OF_QUICK_LADDER
     return Bench(
-        lab,
+        lab_of(context),
         context.device,
-        replace(context.effort, limit_seconds=limit),
+        effort,
         least_slot_seconds=ENERGY_PERIODS_PER_SLOT * energy_period_seconds,
+        most_blocks=most_blocks,
         progress=progress,
     )
 
 
-def map_training_step(context: Context, form: str) -> LaunchMap:
-    """The launch map of a whole training step, original or optimised."""
-    lab = Lab(context.device.torch, context.size, context.seed, context.data)
-    side = ALL_TOGETHER.before if form == "original" else ALL_TOGETHER.after
-    with side.trials["training step"](lab) as trial:
+def _has_ladder(context: Context) -> bool:
+    treatment = context.workload.treatment
+    return treatment is not None and treatment().ladder is not None
+
+
+def lab_of(context: Context) -> Lab:
+    return Lab(context.device.torch, context.size, context.seed, context.data)
+
+
+def map_training_step(context: Context, form: str, open_trial: OpenTrial) -> LaunchMap:
+    """The launch map of a whole training step in one of its forms."""
+    with open_trial(lab_of(context)) as trial:
         return map_launches(
             trial.step,
             context.device,
-            roots=[Path(str(bench_package.__file__)).parent],
+            roots=source_roots(context),
             form=form,
             settings={
                 "batch_size": context.size.batch_size,
@@ -87,10 +106,32 @@ def map_training_step(context: Context, form: str) -> LaunchMap:
         )
 
 
+def own_training_step(context: Context) -> OpenTrial:
+    """The training step of a workload that names no forms of its own."""
+
+    @contextmanager
+    def trial(lab: Lab) -> Iterator[Trial]:
+        network = context.workload.model
+        batch = context.workload.synthetic_batch(lab.size, lab.device)
+        step = TrainingStep(context, network, lambda: batch)
+        step.prepare()
+        yield Trial(step, lab.size.batch_size)
+
+    return trial
+
+
+def source_roots(context: Context) -> list[Path]:
+    """Where the job's own code lies: its lines are named, those of libraries are not."""
+    suite = Path(str(bench_package.__file__)).resolve().parent
+    file = Path(inspect.getfile(inspect.unwrap(context.workload.model.loss))).resolve()
+    return [suite if suite in file.parents else file.parent]
+
+
 def run_experiments(optimization: Optimization, bench: Bench) -> Iterator[Comparison]:
     """One comparison per form and scope, each handed over as soon as it is known."""
     obstacle = optimization.obstacle(bench.lab)
     facts = dict(optimization.facts(bench.lab)) if optimization.facts and not obstacle else {}
+    curves, notes = ({}, ()) if obstacle else _finite_curves(optimization, bench.lab)
     sides: list[tuple[Form, Side]] = [
         ("after", optimization.after),
         *(("as published", side) for side in optimization.published),
@@ -105,11 +146,23 @@ def run_experiments(optimization: Optimization, bench: Bench) -> Iterator[Compar
             after_text=side.text,
             status="done",
             facts=facts,
+            curves=curves,
+            notes=notes,
         )
         if obstacle:
             yield replace(blank, status="skipped", reason=obstacle)
         else:
             yield from _compare(optimization, side, replace_lab(bench, side), blank)
+
+
+def _finite_curves(
+    optimization: Optimization, lab: Lab
+) -> tuple[Mapping[str, tuple[float, ...]], tuple[str, ...]]:
+    """The losses of both sides; a side that diverged has no curve but a note."""
+    curves = optimization.curves(lab) if optimization.curves else {}
+    lost = [name for name, losses in curves.items() if not all(map(math.isfinite, losses))]
+    kept = {name: losses for name, losses in curves.items() if name not in lost}
+    return kept, tuple(f"the loss of {name} is not finite" for name in lost)
 
 
 def replace_lab(bench: Bench, side: Side) -> Bench:
@@ -156,7 +209,7 @@ def time_scope(before: Side, side: Side, scope: str, bench: Bench, blank: Compar
             bench.device,
             seed=bench.lab.seed,
             least_slot_seconds=bench.least_slot_seconds,
-            stop=wide_enough_rule(),
+            stop=wide_enough_rule(bench.most_blocks),
             progress=bench.progress,
         )
         for name, trial, mark in zip(("before", "after"), trials, marks, strict=True):
@@ -177,14 +230,14 @@ def time_scope(before: Side, side: Side, scope: str, bench: Bench, blank: Compar
     return replace(blank, before=made[0], control=made[1], after=made[2])
 
 
-def wide_enough_rule() -> StoppingRule:
+def wide_enough_rule(most_blocks: int = MOST_BLOCKS) -> StoppingRule:
     """Stop on the width of the interval, never on significance: that would find what is not."""
 
     def missing(slots: Sequence[Sequence[float]]) -> Sequence[str]:
         before, control, after = slots
         if len(before) < FEWEST_BLOCKS:
             reason = f"only {len(before)} of {FEWEST_BLOCKS} blocks"
-        elif len(before) >= MOST_BLOCKS:
+        elif len(before) >= most_blocks:
             reason = ""
         else:
             reason = _too_wide(before, control, after)
@@ -246,7 +299,8 @@ def _measurement(
             "sequence_length": size.sequence_length,
             **settings,
         },
-        timing=timing,
+        # Slots are all that a comparison is made of.
+        timing=replace(timing, step_seconds=(), step_clock="none", step_clock_reason=SLOTS_ONLY),
         samples_per_step=trial.samples_per_step,
         flops_per_step=NOT_COUNTED,
         bytes_per_step=NOT_COUNTED,

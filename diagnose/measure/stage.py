@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import importlib
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import torch
 from torch.utils.flop_counter import FlopCounterMode
@@ -49,35 +50,50 @@ def run_stage(
 ) -> StageResult:
     """Measure one stage; skipping and invalidity are results, other exceptions are not."""
     device, began = context.device, context.device.now()
-    # A smoke run has no slots to lengthen: its numbers mean nothing, its energy neither.
-    energy_slot = (
-        ENERGY_PERIODS_PER_SLOT * energy_period_seconds * bool(context.effort.slot_seconds)
-    )
     try:
         with importlib.import_module(stage.module).plan(context) as plan:
-            primed = [_prime(device, variant) for variant in plan.variants]
-            timings = measure(
-                [Timed(v.name, v.step, v.before_slot, v.after_slot) for v in plan.variants],
-                context.effort,
-                device,
-                seed=context.seed,
-                least_slot_seconds=energy_slot,
-                progress=progress,
-            )
-            return StageResult(
+            made = measure_plan(
+                plan,
+                context,
                 key=stage.key,
                 title=stage.title,
-                status="done",
-                measurements=_record(plan, primed, timings, device),
-                notes=tuple(plan.notes),
-                seconds=device.now() - began,
+                energy_period_seconds=energy_period_seconds,
+                progress=progress,
             )
+            return replace(made, seconds=device.now() - began)
     except SkipStage as skip:
         return StageResult(stage.key, stage.title, "skipped", str(skip))
     except InvalidStage as invalid:
         return StageResult(
             stage.key, stage.title, "invalid", str(invalid), seconds=device.now() - began
         )
+
+
+def measure_plan(
+    plan: Plan,
+    context: Context,
+    *,
+    key: str,
+    title: str,
+    energy_period_seconds: float,
+    progress: Progress,
+) -> StageResult:
+    """Prime and time the variants of a plan together."""
+    # A smoke run has no slots to lengthen: its numbers mean nothing, its energy neither.
+    energy_slot = (
+        ENERGY_PERIODS_PER_SLOT * energy_period_seconds * bool(context.effort.slot_seconds)
+    )
+    primed = [_prime(context.device, variant) for variant in plan.variants]
+    timings = measure(
+        [Timed(v.name, v.step, v.before_slot, v.after_slot) for v in plan.variants],
+        context.effort,
+        context.device,
+        seed=context.seed,
+        least_slot_seconds=energy_slot,
+        progress=progress,
+    )
+    measurements = _record(plan, primed, timings, context.device)
+    return StageResult(key, title, "done", measurements=measurements, notes=tuple(plan.notes))
 
 
 def count_flops(step: Callable[[], object]) -> int:

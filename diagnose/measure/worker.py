@@ -6,25 +6,28 @@ that whatever a workload prints cannot be mistaken for a result.
 
 from __future__ import annotations
 
-import ctypes
 import json
 import os
 import signal
 import sys
 import traceback
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TextIO
 
+from bench.allocator import keep_freed_memory
 from diagnose.codec import from_dict, to_dict
+from diagnose.measure.process import die_with_parent, is_out_of_memory
 from diagnose.measure.words import one_sentence
-from diagnose.model import DataFacts, WorkloadFacts
+from diagnose.model import Comparison, DataFacts, Fact, WorkloadFacts
 
-_PR_SET_PDEATHSIG = 1
+AS_IT_IS = "as it is"  # the form of a step that has only one
 
 
 def main() -> None:
     """Answer requests until standard input ends."""
-    _die_with_parent()
+    die_with_parent()
+    keep_freed_memory()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
     answers = os.fdopen(int(sys.argv[1]), "w", buffering=1)
     context: Any = None
@@ -37,20 +40,20 @@ def main() -> None:
                 context = _open(answers, **request["open"])
             elif "experiment" in request:
                 _experiment(answers, context, **request)
+            elif "rung" in request:
+                _climb(answers, context, **request)
             elif "launches" in request:
                 _map_launches(answers, context, request["launches"])
+            elif "pace" in request:
+                _measure_pace(answers, context, request["pace"])
+            elif "batch_size" in request:
+                _try_batch_size(answers, context, **request["batch_size"])
             else:
                 _measure(answers, context, **request)
         except Exception as error:
             traceback.print_exc()
             _answer(answers, "failed", _sentence(error))
             return
-
-
-def _die_with_parent() -> None:
-    """A killed parent must not leave a child on the device."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def _answer(answers: TextIO, kind: str, content: object) -> None:
@@ -96,7 +99,8 @@ def _open(
         seed=seed,
         data=path,
     )
-    machine = probe(opened.kind)
+    machine = replace(probe(opened.kind), allocator=_describe_allocator())
+    treatment = job.treatment() if job.treatment else None
     record = WorkloadFacts(
         name=job.name,
         size=size_name,
@@ -119,9 +123,26 @@ def _open(
             "workload": to_dict(record),
             "effort": context.effort.name,
             "is_fake": opened.is_fake,
+            "experiments": [each.key for each in treatment.optimizations] if treatment else [],
+            "mapped": list(treatment.mapped or (AS_IT_IS,)) if treatment else [],
+            "has_best": bool(treatment and treatment.best),
+            "ladder": _describe_ladder(treatment.ladder) if treatment else None,
         },
     )
     return context
+
+
+def _describe_ladder(ladder: Any) -> dict[str, Any] | None:
+    if ladder is None:
+        return None
+    patches = {key: dict(patch) for key, patch in ladder.patches.items()}
+    return {"scope": ladder.scope, "patches": patches}
+
+
+def _describe_allocator() -> Fact:
+    if keep_freed_memory():
+        return Fact("freed memory is kept, as accelerators keep it")
+    return Fact("the C library's own: it could not be told to keep freed memory")
 
 
 def _measure(
@@ -148,23 +169,60 @@ def _measure(
 def _experiment(
     answers: TextIO, context: Any, *, experiment: str, energy_period_seconds: float
 ) -> None:
-    from bench.optimizations.catalogue import OPTIMIZATIONS
     from bench.optimizations.contract import find
     from diagnose.measure.experiment import open_bench, run_experiments
 
     bench = open_bench(
         context, energy_period_seconds, lambda *seen: _answer(answers, "progress", seen)
     )
-    comparisons = [
-        to_dict(each) for each in run_experiments(find(OPTIMIZATIONS, experiment), bench)
-    ]
-    _answer(answers, "experiment", {"comparisons": comparisons})
+    optimization = find(context.workload.treatment(), experiment)
+    comparisons: list[Comparison] = []
+    broken = ""
+    # What an optimisation raises must not cost the scopes that were measured before it.
+    try:
+        comparisons.extend(run_experiments(optimization, bench))
+    except Exception as error:
+        traceback.print_exc()
+        broken = _sentence(error)
+    done = [to_dict(each) for each in comparisons]
+    _answer(answers, "experiment", {"comparisons": done, "broken": broken})
+
+
+def _climb(answers: TextIO, context: Any, *, rung: list[str], energy_period_seconds: float) -> None:
+    from diagnose.measure.experiment import open_bench
+    from diagnose.measure.rung import measure_rung
+
+    bench = open_bench(
+        context, energy_period_seconds, lambda *seen: _answer(answers, "progress", seen)
+    )
+    made = measure_rung(context.workload.treatment().ladder, rung, bench)
+    _answer(answers, "rung", to_dict(made))
 
 
 def _map_launches(answers: TextIO, context: Any, form: str) -> None:
-    from diagnose.measure.experiment import map_training_step
+    from diagnose.measure.experiment import map_training_step, own_training_step
 
-    _answer(answers, "launches", to_dict(map_training_step(context, form)))
+    trial = context.workload.treatment().mapped.get(form) or own_training_step(context)
+    _answer(answers, "launches", to_dict(map_training_step(context, form, trial)))
+
+
+def _measure_pace(answers: TextIO, context: Any, energy_period_seconds: float) -> None:
+    from diagnose.measure.pace import measure_pace
+
+    result = measure_pace(
+        context,
+        context.workload.treatment().best,
+        energy_period_seconds,
+        lambda *seen: _answer(answers, "progress", seen),
+    )
+    _answer(answers, "pace", to_dict(result))
+
+
+def _try_batch_size(answers: TextIO, context: Any, *, ask: str, **request: Any) -> None:
+    from diagnose.measure.batch_size.requests import ANSWERS
+
+    content = ANSWERS[ask](context, request, lambda *seen: _answer(answers, "progress", seen))
+    _answer(answers, "batch_size", content)
 
 
 def _sentence(error: Exception) -> str:
@@ -172,28 +230,10 @@ def _sentence(error: Exception) -> str:
     import torch
 
     text = one_sentence(str(error))
-    if _is_out_of_memory(error, torch.OutOfMemoryError):
+    if is_out_of_memory(error, torch.OutOfMemoryError):
         return f"out of memory: {text}; choose a smaller --size or batch"
     place = _user_place(error)
     return f"{type(error).__name__}: {text}{place}"
-
-
-def _is_out_of_memory(error: Exception, out_of_memory: type[Exception]) -> bool:
-    """It is not one exception: CPU, MIG slices and cuBLAS each say it in their own words."""
-    if isinstance(error, (out_of_memory, MemoryError)):
-        return True
-    text = str(error)
-    return isinstance(error, (RuntimeError, OSError)) and any(
-        words in text
-        for words in (
-            "can't allocate memory",
-            "Cannot allocate memory",
-            "CUDA error: out of memory",
-            "CUBLAS_STATUS_ALLOC_FAILED",
-            "CUDNN_STATUS_ALLOC_FAILED",
-            "NVML_SUCCESS == r INTERNAL ASSERT FAILED",
-        )
-    )
 
 
 def _user_place(error: Exception) -> str:

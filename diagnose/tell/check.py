@@ -1,28 +1,26 @@
-"""Is every report what its record renders to? Writing and checking are the same rendering."""
+"""Is every report what its records render to? Writing and checking are the same rendering."""
 
 from __future__ import annotations
 
 import contextlib
 from pathlib import Path
 
-from diagnose.model import OptimizeRecord, RunRecord
-from diagnose.tell import derive, optimize_files, seal, store
+from diagnose.tell import derive, seal, store
 from diagnose.tell.index import render_index
-from diagnose.tell.optimize_report import render_optimize
-from diagnose.tell.render import render
+from diagnose.tell.parts import PARTS, Told, load_parts, render_parts
 
 REPORT_NAME = "report.md"
 INDEX_NAME = "README.md"
-_FIGURE_NAMES = ("stages.svg", "loader.svg", "power.svg")
+_FIGURE_NAMES = tuple(name for part in PARTS for name in part.figures)
 
 
-def write_report(directory: Path, record: RunRecord) -> Path:
+def write_report(directory: Path) -> Path:
     """report.md and the figures, rendered completely before the first file is touched."""
-    # Only writing draws: checking runs without the plotting library.
-    from diagnose.tell.plots import figures
-
-    drawn = figures(record)
-    text = render(record).encode()
+    told = load_parts(directory)
+    if not told:
+        raise store.StoreError(f"{directory} holds no record; measure first, or see {INDEX_NAME}")
+    text = render_parts(told).encode()
+    drawn = {name: svg for each in told for name, svg in each.part.draw(each.record).items()}
     for name, content in drawn.items():
         store.write_atomically(directory / name, content)
     for name in _FIGURE_NAMES:
@@ -33,17 +31,20 @@ def write_report(directory: Path, record: RunRecord) -> Path:
     return directory / REPORT_NAME
 
 
+def find_reports(reports_dir: Path) -> list[Path]:
+    """The directories that hold a record."""
+    paths = (path for part in PARTS for path in store.find_records(reports_dir, part.record_name))
+    return sorted({path.parent for path in paths})
+
+
 def write_index(reports_dir: Path) -> Path:
-    """The overview of every record that can be read."""
-    records, optimized = [], []
-    for path in store.find_records(reports_dir):
+    """The overview of every report that can be read."""
+    told: list[Told] = []
+    for directory in find_reports(reports_dir):
         with contextlib.suppress(store.StoreError):
-            records.append(store.load(path))
-    for path in store.find_records(reports_dir, store.OPTIMIZE_NAME):
-        with contextlib.suppress(store.StoreError):
-            optimized.append(store.load_optimize(path))
+            told += load_parts(directory)
     path = reports_dir / INDEX_NAME
-    store.write_atomically(path, render_index(records, optimized).encode())
+    store.write_atomically(path, render_index(told).encode())
     return path
 
 
@@ -52,55 +53,48 @@ def check(reports_dir: Path) -> list[str]:
     if not reports_dir.is_dir():
         return [f"{reports_dir} is no directory: name the one that holds the reports"]
     problems: list[str] = []
-    records: list[RunRecord] = []
-    optimized: list[OptimizeRecord] = []
+    all_told: list[Told] = []
     unread = False
     for directory in sorted(each for each in reports_dir.glob("*") if each.is_dir()):
         try:
-            optimized += _load_optimize(directory)
-        except store.StoreError as error:
-            problems.append(str(error))
-            unread = True
-        if not (directory / store.RECORD_NAME).is_file():
-            told = [name for name in (REPORT_NAME, *_FIGURE_NAMES) if (directory / name).exists()]
-            # A run that ended before its first stage leaves a lock: only a report needs a record.
-            if told:
-                problems.append(
-                    f"{directory} has no {store.RECORD_NAME} to prove its {', '.join(told)}: "
-                    "remove it or measure again"
-                )
-                unread = True
-            continue
-        try:
-            record = store.load(directory / store.RECORD_NAME)
+            told = load_parts(directory)
         except store.StoreError as error:
             problems.append(str(error))
             unread = True
             continue
-        records.append(record)
-        problems += _check_report(directory, record)
+        all_told += told
+        if told:
+            problems += _check_report(directory, told)
+            continue
+        kept = [name for name in (REPORT_NAME, *_FIGURE_NAMES) if (directory / name).exists()]
+        # A run that ended before its first stage leaves a lock: only a report needs a record.
+        if kept:
+            problems.append(
+                f"{directory} has no record to prove its {', '.join(kept)}: "
+                "remove it or measure again"
+            )
+            unread = True
     index = reports_dir / INDEX_NAME
     # An index of fewer records than there are would only repeat the problem above.
-    for each in optimized:
-        problems += _check_optimize(reports_dir / each.label, each)
-    if not unread and (records or optimized or index.exists()):
-        problems += _compare(index, render_index(records, optimized))
+    if not unread and (all_told or index.exists()):
+        problems += _compare(index, render_index(all_told))
     return problems
 
 
-def _load_optimize(directory: Path) -> list[OptimizeRecord]:
-    path = directory / store.OPTIMIZE_NAME
-    return [store.load_optimize(path)] if path.is_file() else []
+def _check_report(directory: Path, told: list[Told]) -> list[str]:
+    problems = [problem for each in told for problem in _check_origin(directory, each.record)]
+    problems += _compare(directory / REPORT_NAME, render_parts(told))
+    sealed = {name: each for each in told for name in each.part.figure_names(each.record)}
+    for name in _FIGURE_NAMES:
+        path = directory / name
+        if name in sealed:
+            problems += _check_figure(path, derive.fingerprint(sealed[name].record))
+        elif path.exists():
+            problems.append(f"{path} is left over: this record has no such figure")
+    return problems
 
 
-def _check_optimize(directory: Path, record: OptimizeRecord) -> list[str]:
-    problems = _check_origin(directory, record)
-    problems += _compare(directory / optimize_files.REPORT_NAME, render_optimize(record))
-    fault = optimize_files.figure_fault(directory, record)
-    return [*problems, fault] if fault else problems
-
-
-def _check_origin(directory: Path, record: RunRecord | OptimizeRecord) -> list[str]:
+def _check_origin(directory: Path, record: store.Record) -> list[str]:
     """Only real measurements under their own name may be kept."""
     problems = []
     if record.source != "hardware":
@@ -113,19 +107,6 @@ def _check_origin(directory: Path, record: RunRecord | OptimizeRecord) -> list[s
         )
     if record.label != directory.name:
         problems.append(f"{directory} holds the record of the label {record.label}")
-    return problems
-
-
-def _check_report(directory: Path, record: RunRecord) -> list[str]:
-    problems = _check_origin(directory, record)
-    problems += _compare(directory / REPORT_NAME, render(record))
-    expected = derive.figure_names(record)
-    for name in _FIGURE_NAMES:
-        path = directory / name
-        if name in expected:
-            problems += _check_figure(path, derive.fingerprint(record))
-        elif path.exists():
-            problems.append(f"{path} is left over: this record has no such figure")
     return problems
 
 

@@ -26,6 +26,8 @@ VOCABULARY = 21_128
 FLOAT_BYTES = 4
 # A tensor counts as saved if this share of its bytes is: allocators round.
 SAVED_SHARE = 0.9
+# These start from the optimised step: their gains are those of another job.
+NOT_IN_THE_REPORT = ("keep_memory", "labelled_only")
 
 
 @dataclass(frozen=True)
@@ -48,6 +50,15 @@ class Evidence:
 Judge = Callable[[Evidence], ClaimResult]
 
 
+@dataclass(frozen=True)
+class Claim:
+    """One sentence of a published report, and how it is tried."""
+
+    id: str
+    says: str
+    judge: Judge
+
+
 def not_testable(reason: str) -> ClaimResult:
     return ClaimResult("NOT TESTABLE HERE", "", reason)
 
@@ -63,10 +74,10 @@ def speeds_up(key: str, scope: str | None = None) -> Judge:
     def judge(evidence: Evidence) -> ClaimResult:
         outcome = find(evidence.outcomes, key, scope)
         if outcome is None or outcome.timed is None:
-            return _not_timed(outcome, key)
+            return not_timed(outcome, key)
         if outcome.verdict == "FASTER":
             return ClaimResult("CONFIRMED", describe(outcome))
-        return _undecided(outcome) or contrary(evidence, describe(outcome), _is_on_host(key))
+        return undecided(outcome) or contrary(evidence, describe(outcome), _is_on_host(key))
 
     return judge
 
@@ -77,7 +88,7 @@ def changes_nothing(key: str) -> Judge:
     def judge(evidence: Evidence) -> ClaimResult:
         outcome = find(evidence.outcomes, key)
         if outcome is None or outcome.timed is None:
-            return _not_timed(outcome, key)
+            return not_timed(outcome, key)
         measured = describe(outcome)
         if outcome.verdict == "SAME":
             return ClaimResult("CONFIRMED", measured)
@@ -85,7 +96,7 @@ def changes_nothing(key: str) -> Judge:
         if share is not None and within(share, MATTERS):
             moved = f"{measured}; of a training step that is {percent_interval(share)} at most"
             return ClaimResult("CONDITIONAL", moved, "on the step: it hides a batch this short")
-        return _undecided(outcome) or contrary(evidence, measured, _is_on_host(key))
+        return undecided(outcome) or contrary(evidence, measured, _is_on_host(key))
 
     return judge
 
@@ -150,16 +161,16 @@ def judge_loading(evidence: Evidence) -> ClaimResult:
 def judge_core_bottleneck(evidence: Evidence) -> ClaimResult:
     loop = find(evidence.outcomes, "apply_prompt", "training step")
     if loop is None or loop.timed is None:
-        return _not_timed(loop, "apply_prompt")
+        return not_timed(loop, "apply_prompt")
     measured = describe(loop)
     if loop.verdict != "FASTER":
-        return _undecided(loop) or contrary(evidence, measured)
+        return undecided(loop) or contrary(evidence, measured)
     faster = [
         each
         for each in evidence.outcomes
         if each.comparison.scope == "training step"
         and each.comparison.form == "after"
-        and each.comparison.key not in ("apply_prompt", "all_together")
+        and each.comparison.key not in ("apply_prompt", "all_together", *NOT_IN_THE_REPORT)
         and each.verdict == "FASTER"
         and each.timed is not None
         and each.timed.speedup.center > loop.timed.speedup.center
@@ -171,16 +182,16 @@ def judge_core_bottleneck(evidence: Evidence) -> ClaimResult:
 
 
 def judge_where_the_loop_costs(evidence: Evidence) -> ClaimResult:
-    forward = find(evidence.outcomes, "apply_prompt", "forward")
-    step = find(evidence.outcomes, "apply_prompt", "training step")
+    forward = find(evidence.outcomes, "apply_prompt", "part, forward")
+    step = find(evidence.outcomes, "apply_prompt", "part, forward and backward")
     if forward is None or step is None or forward.timed is None or step.timed is None:
-        return not_testable("the forward pass and the whole step were not both timed")
+        return not_testable("the forward pass and both passes of the prompts were not both timed")
     share = backward_share(forward, step)
     saved, in_forward = saved_seconds(step.comparison), saved_seconds(forward.comparison)
     if share is None or saved is None or in_forward is None:
-        return not_testable("the effect on the whole step is not proven")
+        return not_testable("the effect on both passes is not proven")
     measured = (
-        f"of {milliseconds(saved)} ms saved per step the forward pass saves "
+        f"of {milliseconds(saved)} ms saved in both passes the forward pass saves "
         f"{milliseconds(in_forward)} ms; {percent(share)} sits in the backward pass"
     )
     if share <= 0.5:
@@ -202,13 +213,14 @@ def judge_saved_bytes(evidence: Evidence) -> ClaimResult:
     saved = outcome.comparison.facts["saved_bytes"]
     settings = evidence.record.workload.settings
     batch, length = settings.get("batch_size"), settings.get("sequence_length")
-    if not _is_number(saved) or not _is_number(batch) or not _is_number(length):
+    if not is_number(saved) or not is_number(batch) or not is_number(length):
         return not_testable("the record does not say how large the tensor is")
-    tensor = float(batch or 0) * float(length or 0) * VOCABULARY * FLOAT_BYTES
+    vocabulary = settings.get("vocab", VOCABULARY)
+    tensor = float(batch or 0) * float(length or 0) * float(vocabulary or 0) * FLOAT_BYTES
     share = float(saved or 0) / tensor
     measured = (
         f"{scaled(float(saved or 0), 'B')} saved here, {percent(share)} of one tensor of batch "
-        f"{batch} × length {length} × {VOCABULARY}"
+        f"{batch} × length {length} × {vocabulary}"
     )
     if share >= SAVED_SHARE:
         return ClaimResult("CONFIRMED", measured)
@@ -231,7 +243,7 @@ def judge_compile(evidence: Evidence) -> ClaimResult:
     result = speeds_up("torch_compile", "training step")(evidence)
     outcome = find(evidence.outcomes, "torch_compile", "training step")
     steps = None if outcome is None else outcome.comparison.facts.get("steps_to_pay_back")
-    if result.verdict != "CONFIRMED" or not _is_number(steps):
+    if result.verdict != "CONFIRMED" or not is_number(steps):
         return result
     return ClaimResult("CONDITIONAL", result.measured, f"on a run of more than {steps} steps")
 
@@ -240,10 +252,10 @@ def judge_all_together(evidence: Evidence) -> ClaimResult:
     claimed = 2.2
     outcome = find(evidence.outcomes, "all_together", "training step")
     if outcome is None or outcome.timed is None:
-        return _not_timed(outcome, "all_together")
+        return not_timed(outcome, "all_together")
     measured = describe(outcome)
     if outcome.verdict != "FASTER":
-        return _undecided(outcome) or contrary(evidence, measured)
+        return undecided(outcome) or contrary(evidence, measured)
     high = outcome.timed.speedup.high
     if high is not None and high >= claimed:
         return ClaimResult("CONFIRMED", measured)
@@ -289,7 +301,7 @@ def _rise(evidence: Evidence, text: str, rise: float, claimed: float) -> ClaimRe
     return contrary(evidence, measured)
 
 
-def _not_timed(outcome: Outcome | None, key: str) -> ClaimResult:
+def not_timed(outcome: Outcome | None, key: str) -> ClaimResult:
     if outcome is None:
         return not_testable(f"the experiment {key} was not run")
     if outcome.verdict == "NOT_EQUAL":
@@ -302,7 +314,7 @@ def _is_on_host(key: str) -> bool:
     return key.startswith(("dataset_", "loader_"))
 
 
-def _undecided(outcome: Outcome) -> ClaimResult | None:
+def undecided(outcome: Outcome) -> ClaimResult | None:
     if outcome.verdict != "INCONCLUSIVE":
         return None
     return ClaimResult("NOT TESTABLE HERE", describe(outcome), f"undecided: {outcome.reason}")
@@ -330,5 +342,5 @@ def _whole_sides(evidence: Evidence) -> tuple[Measurement, Measurement] | None:
     return None if before is None or after is None else (before, after)
 
 
-def _is_number(value: Setting) -> bool:
+def is_number(value: Setting) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)

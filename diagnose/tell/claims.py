@@ -1,29 +1,22 @@
-"""What became of every claim of the first report? The ledger: claimed, measured here, verdict."""
+"""What became of every published claim? The ledger: claimed, measured here, verdict."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 
 from diagnose.model import OptimizeRecord
 from diagnose.tell import claim_arithmetic as arithmetic
 from diagnose.tell import claim_judges as judges
 from diagnose.tell import claim_launches as launches
-from diagnose.tell.claim_judges import ClaimResult, Evidence, Judge
+from diagnose.tell.claim_judges import Claim, ClaimResult, Evidence, Judge
+from diagnose.tell.claim_series import SERIES_CLAIMS
 from diagnose.tell.experiment import Outcome
 from diagnose.tell.markdown import Align, table
 
+__all__ = ["CLAIMS", "RESULTS", "Claim", "judge_claims", "ledger"]
+
 TWO_GPUS = "it needs two GPUs"
 RESULTS = ("CONFIRMED", "CONDITIONAL", "REFUTED", "NOT TESTABLE HERE")
-
-
-@dataclass(frozen=True)
-class Claim:
-    """One sentence of the first report, and how it is tried."""
-
-    id: str
-    says: str
-    judge: Judge
 
 
 def _always(result: ClaimResult) -> Judge:
@@ -152,16 +145,21 @@ CLAIMS: tuple[Claim, ...] = (
     Claim("003-101", "torch.compile makes a step faster", judges.judge_compile),
     Claim("003-102", "FSDP suits a slow link better than DDP", judges.needs(TWO_GPUS)),
 )
+# By the workload that the report was about; nothing was published about a user's own.
+_PUBLISHED: Mapping[str, tuple[Claim, ...]] = {"dgca": CLAIMS, "timeseries": SERIES_CLAIMS}
 
 
 def judge_claims(
     record: OptimizeRecord, outcomes: Sequence[Outcome]
 ) -> list[tuple[Claim, ClaimResult]]:
     evidence = Evidence(record, tuple(outcomes))
-    return [(claim, claim.judge(evidence)) for claim in CLAIMS]
+    claims = _PUBLISHED.get(record.workload.name, ())
+    return [(claim, claim.judge(evidence)) for claim in claims]
 
 
 def ledger(results: Sequence[tuple[Claim, ClaimResult]]) -> list[str]:
+    if not results:
+        return ["Nothing was published about this workload."]
     rows = [
         [claim.id, claim.says, result.verdict, result.measured or "–", result.condition]
         for claim, result in results

@@ -12,7 +12,6 @@ from diagnose import codec
 from diagnose.model import (
     GpuUse,
     Measurement,
-    OptimizeRecord,
     Reading,
     RunRecord,
     StageResult,
@@ -270,7 +269,7 @@ def figure_names(record: RunRecord) -> tuple[str, ...]:
     return tuple(names)
 
 
-def fingerprint(record: RunRecord | OptimizeRecord) -> str:
+def fingerprint(record: object) -> str:
     """The sha256 of the record as it reads back from its file.
 
     A whole number in a float field is written as 2 and read as 2.0; a figure drawn before the

@@ -32,7 +32,15 @@ from diagnose.tell.flags import (
 from diagnose.tell.units import number, percent, scaled, spread
 
 Verdict = Literal[
-    "FASTER", "SLOWER", "SAME", "INCONCLUSIVE", "NOT_EQUAL", "INVALID", "FAILED", "SKIPPED"
+    "FASTER",
+    "SLOWER",
+    "SAME",
+    "INCONCLUSIVE",
+    "NOT_EQUAL",
+    "OTHER_MODEL",
+    "INVALID",
+    "FAILED",
+    "SKIPPED",
 ]
 
 # Less than this is no effect even where it can be proven (criterion's noise threshold).
@@ -41,6 +49,11 @@ SMALLEST_MARGIN = 0.01
 CONTROL_CONFIDENCE = 0.99
 # The chance of any false FASTER or SLOWER among all experiments of a record.
 FAMILY_ERROR = 0.05
+
+OTHER_MODEL_REASON = (
+    "the sides train different models, so there is no speed-up to tell; how dense their work is "
+    "stands under compute density"
+)
 
 _ENDED: dict[str, tuple[Verdict, str]] = {
     "failed": ("FAILED", ""),
@@ -83,7 +96,12 @@ class Outcome:
 
 def judge_all(record: OptimizeRecord) -> tuple[Outcome, ...]:
     """Every experiment judged, in the record's order, with Holm over all that were timed."""
-    outcomes = [judge(each, record.machine) for each in record.comparisons]
+    return judge_family(record.comparisons, record.machine)
+
+
+def judge_family(comparisons: Sequence[Comparison], machine: Machine) -> tuple[Outcome, ...]:
+    """Judged together: the more of them, the more one has to show."""
+    outcomes = [judge(each, machine) for each in comparisons]
     family = [index for index, each in enumerate(outcomes) if each.timed is not None]
     adjusted = stats.holm([_timed(outcomes[index]).p_value for index in family])
     for index, p_value in zip(family, adjusted, strict=True):
@@ -112,9 +130,16 @@ def judge(comparison: Comparison, machine: Machine) -> Outcome:
     fatal, flags = _disturbances((before, control, after), machine)
     if fatal:
         return Outcome(comparison, "INVALID", "; ".join(fatal), flags=(*fatal, *flags))
+    if changes_model(comparison):
+        return Outcome(comparison, "OTHER_MODEL", OTHER_MODEL_REASON, flags=flags)
     verdict, reason = decide(timed)
     remarks = (*flags, *_clock_remark(verdict, timed, before, after))
     return Outcome(comparison, verdict, reason, timed, remarks)
+
+
+def changes_model(comparison: Comparison) -> bool:
+    """Whether the sides train different models, so that neither can be called faster."""
+    return comparison.facts.get("changes_model") is True
 
 
 def measure_speedup(before: Measurement, control: Measurement, after: Measurement) -> Timed:

@@ -59,13 +59,19 @@ def find(
     )
 
 
+WHOLE_OF = {"training step": "a whole step", "part, forward and backward": "the part, both passes,"}
+# What a scope does before its backward pass begins.
+FORWARD_OF = {"training step": "forward", "part, forward and backward": "part, forward"}
+
+
 def locations(outcomes: Sequence[Outcome]) -> list[str]:
     """Does an effect sit in the forward or in the backward pass? One line per change."""
     lines = []
     for step in outcomes:
-        forward = find(outcomes, step.comparison.key, "forward")
-        if step.comparison.scope != "training step" or step.comparison.form != "after":
+        scope = FORWARD_OF.get(step.comparison.scope)
+        if scope is None or step.comparison.form != "after":
             continue
+        forward = find(outcomes, step.comparison.key, scope)
         if forward is None or forward.timed is None or step.timed is None:
             continue
         if _samples(forward) != _samples(step):
@@ -176,13 +182,14 @@ def _location(forward: Outcome, step: Outcome) -> str:
     saved, in_forward = saved_seconds(step.comparison), saved_seconds(forward.comparison)
     if saved is None or in_forward is None:
         return f"{key}: not timed"
+    whole = WHOLE_OF[step.comparison.scope]
     times = (
-        f"{key}: a whole step saves {milliseconds(saved)} ms ({step.verdict}), its forward pass "
+        f"{key}: {whole} saves {milliseconds(saved)} ms ({step.verdict}), its forward pass "
         f"alone {milliseconds(in_forward)} ms ({forward.verdict})"
     )
     share = backward_share(forward, step)
     if share is None:
-        return f"{times}; the effect on the whole step is not proven"
+        return f"{times}; the effect on the whole is not proven"
     where, part = ("backward", share) if share > 0.5 else ("forward", 1 - share)
     return f"{times}; {percent(part)} of the effect sits in the {where} pass"
 

@@ -14,6 +14,7 @@ from diagnose.tell.units import milliseconds, number, percent, scaled, spread
 # The forward pass alone and the whole step are different questions, so they never share a table.
 _SCOPES: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("Full training step", ("training step",)),
+    ("Full training epoch", ("training epoch",)),
     ("Forward pass only", ("forward",)),
     ("Input pipeline and other parts", ()),
 )
@@ -45,6 +46,8 @@ _WORDS = (
     "**INVALID**: something disturbed the experiment; the reason stands below the table.",
     "**FAILED**, **SKIPPED**: it could not be run; the reason stands below the table.",
 )
+# Only where it was given: most workloads have no such change.
+_OTHER_MODEL = "**OTHER\\_MODEL**: the change makes another model, so there is no speed-up to tell."
 
 
 def before_after(outcomes: Sequence[Outcome]) -> list[str]:
@@ -64,7 +67,10 @@ def before_after(outcomes: Sequence[Outcome]) -> list[str]:
             notes = Footnotes()
             rows = [_row(each, notes) for each in _published_last(chosen)]
             blocks += [f"### {title}", table(_HEADERS, rows, _ALIGN), *_lines(notes)]
-    return [*blocks, "\n".join(f"- {line}" for line in _WORDS)]
+    words = list(_WORDS)
+    if any(each.verdict == "OTHER_MODEL" for each in outcomes):
+        words.append(_OTHER_MODEL)
+    return [*blocks, "\n".join(f"- {line}" for line in words)]
 
 
 def evidence(outcomes: Sequence[Outcome]) -> list[str]:

@@ -1,14 +1,13 @@
-"""Which reports are there? The overview of all runs, derived like everything else."""
+"""Which reports are there? The overview of all of them, derived like everything else."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from diagnose.model import OptimizeRecord, RunRecord
-from diagnose.tell import derive
-from diagnose.tell.experiment import judge_all
+from diagnose.model import RunRecord
+from diagnose.tell import derive, store
 from diagnose.tell.markdown import Align, Footnotes, Markup, escape, prose, table
-from diagnose.tell.optimize_report import answer as optimize_answer
+from diagnose.tell.parts import PARTS, Part, Told
 from diagnose.tell.rules import answer, judge
 from diagnose.tell.units import milliseconds
 
@@ -24,44 +23,51 @@ _HEADERS = (
 _ALIGN: tuple[Align, ...] = ("left", "left", "left", "left", "right", "left", "left")
 
 
-def render_index(records: Sequence[RunRecord], optimized: Sequence[OptimizeRecord] = ()) -> str:
+def render_index(told: Sequence[Told]) -> str:
     blocks = [
         "# Reports",
         "Written by `make diagnose`, `make optimize` and `make report`; every file here is "
         "derived from the JSON beside it, and `make check` fails if it is not.",
     ]
+    if not told:
+        return "\n\n".join([*blocks, "There is no report yet."]) + "\n"
     notes = Footnotes()
-    rows = [_row(record, notes) for record in sorted(records, key=lambda each: each.label)]
-    blocks.append(table(_HEADERS, rows, _ALIGN) if rows else "There is no report yet.")
+    for part in PARTS:
+        records = [each.record for each in told if each.part is part]
+        records.sort(key=lambda record: str(record.label))
+        if not records:
+            continue
+        blocks.append(f"## {part.question}")
+        if part.record_name == store.RECORD_NAME:
+            blocks.append(table(_HEADERS, [_row(record, notes) for record in records], _ALIGN))
+        else:
+            rows = [_short_row(part, record) for record in records]
+            blocks.append(table(("label", "device", "measured", "answer"), rows))
     if notes.lines():
         blocks.append("\n".join(notes.lines()))
-    if optimized:
-        blocks += ["## What helps", _optimized_table(optimized)]
     return "\n\n".join(blocks) + "\n"
 
 
-def _optimized_table(records: Sequence[OptimizeRecord]) -> str:
-    rows = [
-        [
-            Markup(f"[{escape(each.label)}]({each.label}/optimize.md)"),
-            each.machine.device_name,
-            each.workload.name,
-            each.created,
-            prose(optimize_answer(each, judge_all(each))),
-        ]
-        for each in sorted(records, key=lambda each: each.label)
+def _short_row(part: Part, record: store.Record) -> list[str]:
+    return [
+        _link(record.label),
+        record.machine.device_name,
+        record.created,
+        prose(part.answer(record)),
     ]
-    return table(("label", "device", "workload", "measured", "answer"), rows)
+
+
+def _link(label: str) -> Markup:
+    # The link names a directory, and a label that names one needs no escaping.
+    return Markup(f"[{escape(label)}]({label}/report.md)")
 
 
 def _row(record: RunRecord, notes: Footnotes) -> list[str]:
-    label = escape(record.label)
     training = derive.result(record, "training")
     stage = derive.find_stage(record, "training")
     reason = stage.reason if stage and stage.reason else "the training stage was not reached"
     return [
-        # The link names a directory, and a label that names one needs no escaping.
-        Markup(f"[{label}]({record.label}/report.md)"),
+        _link(record.label),
         record.machine.device_name,
         record.workload.name,
         record.workload.size,

@@ -50,6 +50,7 @@ def machine(record: RunRecord) -> list[str]:
         ["cores, threads used", f"{where.cpu_cores}, {where.threads}"],
         ["CPU governor", _fact(where.cpu_governor, notes)],
         ["memory", _bytes(where.memory_bytes, notes)],
+        ["freed memory", _fact(where.allocator, notes)],
         ["shared memory free", _bytes(where.shared_memory_bytes, notes)],
         ["CPU busy before the run", _share(where.cpu_busy_before, notes)],
         ["NVML", _fact(where.nvml, notes)],

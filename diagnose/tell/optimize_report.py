@@ -2,19 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from diagnose.model import Finding, OptimizeRecord, RunRecord, StageResult
-from diagnose.tell import claims, experiment_effects, experiment_tables, flags, machine_tables
+from diagnose.tell import (
+    claims,
+    curves,
+    density,
+    experiment_effects,
+    experiment_tables,
+    flags,
+    ladder,
+    machine_tables,
+    series_causes,
+)
 from diagnose.tell.experiment import Outcome, judge_all
 from diagnose.tell.launch_tables import launch_map
 from diagnose.tell.markdown import Align, escape, prose, table
+from diagnose.tell.pace import pace_lines
 from diagnose.tell.units import spread
 
+# The workload of the report whose tables and excluded factors are tried again.
+FIRST_REPORT = "dgca"
+# After so many the measuring half stops, however wide the interval still is.
+MOST_BLOCKS, MOST_BLOCKS_OF_QUICK_LADDER = 30, 12
 _METHOD = (
     "Both sides first compute from the same seed and the same real batch; only what is equal "
-    "within the stated tolerance, |a − b| / (1 + |a|), is timed. Then blocks of {before, before "
-    "again, after} run in random order until the interval is narrow enough or 30 blocks are "
+    "within the stated tolerance, |a − b| / (1 + |a|), is timed. Then blocks of {{before, before "
+    "again, after}} run in random order until the interval is narrow enough or {blocks} blocks are "
     "done. The speed-up is the Hodges-Lehmann estimate of the ratios within blocks, with its "
     "exact 95 % interval. Before again is the control: how far the same code seems to differ "
     "from itself. No sample is discarded."
@@ -23,41 +38,55 @@ _METHOD = (
 
 def render_optimize(record: OptimizeRecord) -> str:
     outcomes = judge_all(record)
-    run = as_run(record)
     blocks = [
         f"# {escape(record.label)}: what speeds up {escape(record.workload.name)} on "
         f"{escape(record.machine.device_name)}",
         *machine_tables.no_result(record),
         f"**{prose(answer(record, outcomes))}**",
-        "## Which line",
-        *_maps(record),
-        "## Before and after",
-        *experiment_tables.before_after(outcomes),
-        "## Where the effect sits",
-        *experiment_effects.locations(outcomes),
-        "## All together",
-        *experiment_effects.first_report_table(outcomes),
-        "## Excluded factors",
-        *experiment_effects.excluded_factors(outcomes),
-        "## Claims",
-        *claims.ledger(claims.judge_claims(record, outcomes)),
-        "## Flags",
-        *_flags(record, outcomes, run),
-        "## Behind the verdicts",
-        *_evidence(outcomes),
-        "## Data",
-        *machine_tables.data(run),
-        "## Machine",
-        *machine_tables.machine(run),
-        "## How it was measured",
-        *_method(record, outcomes),
     ]
+    for title, told in _sections(record, outcomes):
+        blocks += [f"## {title}", *told]
     return "\n\n".join(blocks) + "\n"
+
+
+def _sections(
+    record: OptimizeRecord, outcomes: Sequence[Outcome]
+) -> Iterator[tuple[str, list[str]]]:
+    """What a workload has nothing to say about has no section."""
+    run, is_first_report = as_run(record), record.workload.name == FIRST_REPORT
+    yield "Which line", _maps(record)
+    yield "Before and after", experiment_tables.before_after(outcomes)
+    if is_first_report:
+        yield "Where the effect sits", experiment_effects.locations(outcomes)
+        yield "All together", experiment_effects.first_report_table(outcomes)
+    if _has_ladder(record):
+        yield "The ladder", ladder.ladder_lines(record, outcomes)
+    if dense := density.density_lines(outcomes):
+        yield "Compute density", dense
+    if losses := curves.curve_lines(outcomes):
+        yield "Loss at equal samples", losses
+    if is_first_report or record.pace is not None:
+        yield "What is left to gain", pace_lines(record)
+    if is_first_report:
+        yield "Excluded factors", experiment_effects.excluded_factors(outcomes)
+    if record.workload.name == series_causes.WORKLOAD:
+        found = series_causes.judge_series(record, outcomes)
+        yield "Findings", ["\n".join(_line(each, verdict=True) for each in found)]
+    judged = claims.judge_claims(record, outcomes)
+    if judged:
+        yield "Claims", claims.ledger(judged)
+    yield "Flags", _flags(record, outcomes, run)
+    yield "Behind the verdicts", _evidence((*outcomes, *ladder.judge_rungs(record)))
+    yield "Data", machine_tables.data(run)
+    yield "Machine", machine_tables.machine(run)
+    yield "How it was measured", _method(record, outcomes)
 
 
 def answer(record: OptimizeRecord, outcomes: Sequence[Outcome]) -> str:
     """The largest proven gain, what is wrong as published, and what all of it brings."""
-    parts = [_largest(outcomes), *_wrong(outcomes), _together(outcomes)]
+    scopes = (each.scope for each in record.rungs if each.scope)
+    whole = next(scopes, series_causes.EPOCH if _has_ladder(record) else "training step")
+    parts = [_largest(outcomes, whole), *_wrong(outcomes), *_together(record, outcomes)]
     text = "; ".join(parts) + "."
     broken = [each.name for each in outcomes if each.verdict in ("FAILED", "INVALID")]
     if broken:
@@ -70,7 +99,8 @@ def answer(record: OptimizeRecord, outcomes: Sequence[Outcome]) -> str:
 def as_run(record: OptimizeRecord) -> RunRecord:
     """The experiments as stages, so that what disturbs a run is found in them the same way."""
     stages = []
-    for each in record.comparisons:
+    singles = [("", each) for each in record.comparisons]
+    for place, each in (*singles, *(("ladder, + ", each) for each in record.rungs)):
         sides = tuple(
             side
             for side in (each.before, each.control, each.after)
@@ -78,7 +108,7 @@ def as_run(record: OptimizeRecord) -> RunRecord:
         )
         if sides and each.status == "done":
             published = " as published" if each.form == "as published" else ""
-            key = f"{each.key}{published}, {each.scope}"
+            key = f"{place}{each.key}{published}, {each.scope}"
             stages.append(StageResult(key, each.title, "done", measurements=sides))
     return RunRecord(
         schema=record.schema,
@@ -97,7 +127,7 @@ def as_run(record: OptimizeRecord) -> RunRecord:
     )
 
 
-def _largest(outcomes: Sequence[Outcome]) -> str:
+def _largest(outcomes: Sequence[Outcome], scope: str) -> str:
     """Of single changes; a gain of the whole step counts before one of a part."""
     proven = [
         each
@@ -106,7 +136,7 @@ def _largest(outcomes: Sequence[Outcome]) -> str:
         and each.comparison.form == "after"
         and each.comparison.key != "all_together"
     ]
-    whole = [each for each in proven if each.comparison.scope == "training step"]
+    whole = [each for each in proven if each.comparison.scope == scope]
     best = max(whole or proven, key=_speed, default=None)
     if best is None or best.timed is None:
         return "No single change is proven to be faster"
@@ -129,13 +159,21 @@ def _wrong(outcomes: Sequence[Outcome]) -> list[str]:
     return parts
 
 
-def _together(outcomes: Sequence[Outcome]) -> str:
+def _together(record: OptimizeRecord, outcomes: Sequence[Outcome]) -> list[str]:
+    if record.rungs:
+        rungs = ladder.climb(record, outcomes)
+        if not rungs:
+            return ["nothing could be put on top of another"]
+        last = rungs[-1]
+        names = ", ".join(each.added for each in rungs)
+        return [f"together ({names}): {spread(last.together)}x, {last.outcome.verdict}"]
     whole = experiment_effects.find(outcomes, "all_together", "training step")
     if whole is None:
-        return "all changes together were not measured"
+        is_expected = record.workload.name == FIRST_REPORT
+        return ["all changes together were not measured"] if is_expected else []
     if whole.timed is None:
-        return f"all changes together: {whole.verdict}"
-    return f"all changes together: {spread(whole.timed.speedup)}x, {whole.verdict}"
+        return [f"all changes together: {whole.verdict}"]
+    return [f"all changes together: {spread(whole.timed.speedup)}x, {whole.verdict}"]
 
 
 def _speed(outcome: Outcome) -> float:
@@ -169,8 +207,10 @@ def _flags(record: OptimizeRecord, outcomes: Sequence[Outcome], run: RunRecord) 
     return ["\n".join(lines) or "Nothing disturbed the run."]
 
 
-def _line(finding: Finding) -> str:
+def _line(finding: Finding, *, verdict: bool = False) -> str:
     mark = "" if finding.severity == "info" else f" ({finding.severity})"
+    if verdict:
+        mark = f" ({finding.verdict})"
     advice = f" *{escape(finding.advice)}*" if finding.advice else ""
     return f"- **{prose(finding.sentence)}**{mark} {prose(finding.evidence)}.{advice}"
 
@@ -198,7 +238,14 @@ def _method(record: OptimizeRecord, outcomes: Sequence[Outcome]) -> list[str]:
         ["planned", ", ".join(record.planned)],
     ]
     align: tuple[Align, ...] = ("left", "left")
-    return [table(["run", ""], rows, align), _METHOD]
+    is_quick_ladder = record.effort == "quick" and _has_ladder(record)
+    most = MOST_BLOCKS_OF_QUICK_LADDER if is_quick_ladder else MOST_BLOCKS
+    return [table(["run", ""], rows, align), _METHOD.format(blocks=most)]
+
+
+def _has_ladder(record: OptimizeRecord) -> bool:
+    """Whether one was to be climbed: with nothing to put on top, it has no rungs."""
+    return bool(record.rungs) or record.workload.name == series_causes.WORKLOAD
 
 
 def _unreached(record: OptimizeRecord) -> list[str]:

@@ -12,15 +12,28 @@ import re
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from diagnose import codec
 from diagnose.model import SCHEMA, Measurement, OptimizeRecord, RunRecord
+from diagnose.ranks import BandwidthRecord, ScalingRecord
+from diagnose.sizes import BatchSizeRecord
 
-T = TypeVar("T")
+Record: TypeAlias = RunRecord | OptimizeRecord | BatchSizeRecord | BandwidthRecord | ScalingRecord
+T = TypeVar("T", bound=Record)
 
 RECORD_NAME = "run.json"
 OPTIMIZE_NAME = "optimize.json"
+BATCH_SIZE_NAME = "batch_size.json"
+BANDWIDTH_NAME = "bandwidth.json"
+SCALING_NAME = "scaling.json"
+_NAMES: Mapping[type[Record], str] = {
+    RunRecord: RECORD_NAME,
+    OptimizeRecord: OPTIMIZE_NAME,
+    BatchSizeRecord: BATCH_SIZE_NAME,
+    BandwidthRecord: BANDWIDTH_NAME,
+    ScalingRecord: SCALING_NAME,
+}
 PREVIOUS_NAME = "run.previous.json"
 LOCK_NAME = ".lock"
 
@@ -68,11 +81,10 @@ def find_records(reports_dir: Path, name: str = RECORD_NAME) -> list[Path]:
     return sorted(reports_dir.glob(f"*/{name}"))
 
 
-def save(record: RunRecord | OptimizeRecord, directory: Path) -> Path:
+def save(record: Record, directory: Path) -> Path:
     """Write reports/<label>/run.json so that at every moment a whole file is there."""
     validate_label(record.label)
-    name = RECORD_NAME if isinstance(record, RunRecord) else OPTIMIZE_NAME
-    path = directory / name
+    path = directory / _NAMES[type(record)]
     # Serialised first: a number that cannot be stored must not cost the old file.
     try:
         content = codec.dumps(record)
@@ -130,10 +142,25 @@ def load(path: Path) -> RunRecord:
 
 def load_optimize(path: Path) -> OptimizeRecord:
     """The same for the record of an `optimize`."""
-    return _load(path, OptimizeRecord, _validate_optimize)
+    return _load(path, OptimizeRecord, _validate)
 
 
-def _validate_optimize(record: OptimizeRecord) -> None:
+def load_batch_size(path: Path) -> BatchSizeRecord:
+    """The same for the record of a `batch-size`."""
+    return _load(path, BatchSizeRecord, _validate)
+
+
+def load_bandwidth(path: Path) -> BandwidthRecord:
+    """The same for the record of a ddp_bandwidth.py."""
+    return _load(path, BandwidthRecord, _validate)
+
+
+def load_scaling(path: Path) -> ScalingRecord:
+    """The same for the record of a ddp_scaling.py."""
+    return _load(path, ScalingRecord, _validate)
+
+
+def _validate(record: Record) -> None:
     _check_numbers(dataclasses.asdict(record), "record")
     if not _LABEL.fullmatch(record.label):
         raise ValueError("record.label: not a label")

@@ -44,3 +44,5 @@ STAGES = (
     Stage("full_model", "Full model, real data", "all that the model has around its backbone"),
 )
 STAGE_KEYS = tuple(stage.key for stage in STAGES)
+# The last stage needs several processes and is recorded by rank, so it has a record of its own.
+INTERCONNECT = "interconnect"

@@ -69,6 +69,7 @@ class TrainingStep:
         self._network = network
         self._model = context.model(network)
         self._optimizer = context.optimizer(network)
+        self._norm_most = context.workload.gradient_norm_most
         self._next_batch = next_batch
         self._device = context.device
         self._mixed = mixed
@@ -93,14 +94,22 @@ class TrainingStep:
             )
         if self._scaler is None:
             loss.backward()  # type: ignore[no-untyped-call]
+            self._clip()
             self._optimizer.step()
         else:
             self._scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
+            if self._norm_most is not None:
+                self._scaler.unscale_(self._optimizer)
+            self._clip()
             self._scaler.step(self._optimizer)
             self._scaler.update()
         self._optimizer.zero_grad()
         self._loss = loss.detach()
         self._steps += 1
+
+    def _clip(self) -> None:
+        if self._norm_most is not None:
+            torch.nn.utils.clip_grad_norm_(self._model.parameters(), self._norm_most)
 
     def check(self) -> None:
         """Between slots, where a synchronisation costs nothing: is the loss still a number?"""

@@ -1,0 +1,136 @@
+"""What does one epoch under given settings cost, and what does it compute?
+
+`open_epoch` is what is timed; `loss_curve` and `gradients` are what two settings are held
+against each other by.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from itertools import islice
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from bench.timeseries import importance
+from bench.timeseries.loader import open_loader
+from bench.timeseries.precision import use_tf32
+from bench.timeseries.series import find_target, read
+from bench.timeseries.settings import Settings
+from bench.timeseries.training import (
+    Trainer,
+    accumulate_gradients,
+    apply_gradients,
+    group_batches,
+    make_trainer,
+    predict_all,
+    train,
+)
+from bench.timeseries.windows import Parts, cut
+
+# Enough to see the shape of a curve, and few enough that each point averages its noise.
+CURVE_POINTS = 16
+
+
+class Epoch:
+    """A model, its data and its optimiser, ready to train."""
+
+    def __init__(self, settings: Settings, device: torch.device, seed: int, parts: Parts) -> None:
+        self.trainer = make_trainer(settings, len(parts.feature_names), device, seed)
+        self.samples = len(parts.training)  # windows that one step() trains on
+        self.training = open_loader(settings, parts.training, device, seed)
+        self.validation = open_loader(settings, parts.validation, device)
+
+    def step(self) -> None:
+        """One epoch as the job runs it: every training window once, then the validation."""
+        self.train()
+        self.evaluate()
+
+    def train(self) -> float:
+        """Every training window once; the mean loss, the only thing that is read."""
+        return float(torch.cat(list(train(self.trainer, self.training))).mean())
+
+    def evaluate(self) -> Tensor:
+        """The scaled prediction for every validation window, on the host."""
+        return predict_all(self.trainer, self.validation)
+
+    def weigh_days(self) -> Tensor:
+        """The mean attention that each day of a validation window gets, on the host."""
+        return importance.weigh_days(self.trainer, self.validation)
+
+    def close(self) -> None:
+        """Worker processes that were kept end with the loader that started them."""
+        del self.training, self.validation
+
+    def parameters(self) -> list[Tensor]:
+        return list(self.trainer.model.parameters())
+
+
+@contextmanager
+def open_epoch(
+    settings: Settings, device: torch.device, seed: int, data: Path | None = None
+) -> Iterator[Epoch]:
+    """Ready for step(). TF32 is as the settings say only while it is open."""
+    epoch = Epoch(settings, device, seed, read_parts(settings, data))
+    with use_tf32(settings.tf32):
+        try:
+            yield epoch
+        finally:
+            epoch.close()
+
+
+def loss_curve(
+    settings: Settings, device: torch.device, seed: int, samples: int, data: Path | None = None
+) -> tuple[float, ...]:
+    """Mean training losses over CURVE_POINTS equal shares of the first `samples` windows seen.
+
+    Point k covers the same windows whatever the batch size is.
+    """
+    assert samples >= CURVE_POINTS, f"{samples} samples are too few for {CURVE_POINTS} points"
+    with open_epoch(settings, device, seed, data) as epoch:
+        errors: list[Tensor] = []
+        seen = 0
+        while seen < samples:
+            for each in train(epoch.trainer, epoch.training):
+                errors.append(each)
+                seen += len(each)
+                if seen >= samples:
+                    break
+        shares = torch.cat(errors)[:samples].tensor_split(CURVE_POINTS)
+        curve: list[float] = torch.stack([share.mean() for share in shares]).tolist()
+    return tuple(curve)
+
+
+def gradients(
+    settings: Settings,
+    device: torch.device,
+    seed: int,
+    data: Path | None = None,
+    *,
+    steps: int = 1,
+) -> dict[str, Tensor]:
+    """Of the last of the first `steps` optimiser steps, by parameter name, before clipping.
+
+    Without dropout: its random numbers are drawn differently by forms that compute the same.
+    """
+    with open_epoch(replace(settings, dropout=0.0), device, seed, data) as epoch:
+        groups = group_batches(epoch.training, settings.accumulate)
+        for group in islice(groups, steps - 1):
+            accumulate_gradients(epoch.trainer, group)
+            apply_gradients(epoch.trainer)
+        accumulate_gradients(epoch.trainer, next(groups))
+        return _read_gradients(epoch.trainer)
+
+
+def read_parts(settings: Settings, data: Path | None = None, target: str | None = None) -> Parts:
+    series = read(data)
+    return cut(series, find_target(series, target), settings.sequence)
+
+
+def _read_gradients(trainer: Trainer) -> dict[str, Tensor]:
+    trainer.scaler.unscale_(trainer.optimizer)
+    named = trainer.model.named_parameters()
+    return {name: each.grad.clone() for name, each in named if each.grad is not None}

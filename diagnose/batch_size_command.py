@@ -1,0 +1,221 @@
+"""What does `batch-size` do? Its options, and the way from them to a report and an exit code."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+from diagnose.codec import dumps
+from diagnose.console import Console
+from diagnose.entry import whole_and_positive
+from diagnose.measure.batch_size.agree import Agreement, own_card
+from diagnose.measure.batch_size.finder import PROBE_SECONDS, Finder
+from diagnose.measure.batch_size.plan import MAX_CROPS, Wanted
+from diagnose.measure.ranks.ends import COULD_NOT_MEASURE, FINE
+from diagnose.measure.ranks.rendezvous import NoRendezvous, Place, Refusal, read_place
+from diagnose.measure.supervisor import CouldNotOpen, Job, Refused
+from diagnose.sizes import BatchSizeRecord
+from diagnose.tell import store
+from diagnose.tell.batch_size import judge
+from diagnose.tell.batch_size_report import answer
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """What `batch-size` has beside the options of every measuring verb; underscores work too."""
+    parser.add_argument(
+        "--max-crops-list",
+        "--max_crops_list",
+        type=whole_and_positive,
+        nargs="+",
+        default=[],
+        metavar="N",
+        help="search once for each of these caps of image tiles",
+    )
+    parser.add_argument(
+        "--start-from-max-crops",
+        "--start_from_max_crops",
+        type=whole_and_positive,
+        metavar="N",
+        help=f"leave out smaller caps (of {', '.join(map(str, MAX_CROPS))} unless listed)",
+    )
+    parser.add_argument(
+        "--batch-size",
+        "--batch_size",
+        type=whole_and_positive,
+        metavar="N",
+        help="where to begin, or the only one to try (default: by memory and parameters)",
+    )
+    parser.add_argument(
+        "--auto-adjust-batch-size",
+        "--auto_adjust_batch_size",
+        dest="auto_adjust",
+        action="store_true",
+        default=True,
+        help="search for the largest that fits (default)",
+    )
+    parser.add_argument(
+        "--no-auto-adjust-batch-size",
+        "--no_auto_adjust_batch_size",
+        dest="auto_adjust",
+        action="store_false",
+        help="try only --batch-size, or the workload's own",
+    )
+    parser.add_argument(
+        "--max-attempts",
+        "--max_attempts",
+        type=whole_and_positive,
+        metavar="N",
+        help="probes of one search (default: as many as the exact answer takes)",
+    )
+    parser.add_argument(
+        "--sweep",
+        type=whole_and_positive,
+        nargs="+",
+        default=[],
+        metavar="N",
+        help="time these batch sizes (default: doubling up to the largest)",
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    if arguments.label is not None:
+        store.validate_label(arguments.label)
+    with _ranks(arguments.timeout) as (place, agreement):
+        ranks, sharing = (place.world_size, place.local_world_size) if place else (1, 1)
+        with (
+            Console() as console,
+            Finder(
+                _job(arguments), _wanted(arguments), console, agreement, ranks, sharing
+            ) as finder,
+        ):
+            record = finder.open()
+            label = arguments.label or _default_label(record, arguments)
+            record = replace(record, label=label)
+            if place is not None and place.rank > 0:
+                return _code(finder.measure(record, lambda seen: None))
+            return _measure(finder, record, arguments, console)
+
+
+def _measure(
+    finder: Finder, record: BatchSizeRecord, arguments: argparse.Namespace, console: Console
+) -> int:
+    directory = arguments.reports / record.label
+    kept = record
+
+    def save(newest: BatchSizeRecord) -> None:
+        nonlocal kept
+        kept = newest
+        store.save(newest, directory)
+
+    with store.label_lock(directory):
+        try:
+            record = finder.measure(record, save)
+        except KeyboardInterrupt:
+            console.stop()
+            if kept.configurations:
+                _write(directory)
+            raise
+        except store.StoreError:
+            # The disk is the reader's to repair; what was measured must not be lost with it.
+            print(dumps(kept).decode(), file=sys.stderr)
+            raise
+        _write(directory)
+    _conclude(record, directory, as_json=arguments.json)
+    return _code(record)
+
+
+@contextlib.contextmanager
+def _ranks(probe_seconds: float | None) -> Iterator[tuple[Place | None, Agreement | None]]:
+    """The other ranks, where torchrun has started some."""
+    if os.environ.get("WORLD_SIZE", "1") == "1":
+        yield None, None
+        return
+    try:
+        place = read_place()
+        agreement = Agreement(place, probe_seconds or max(PROBE_SECONDS.values()))
+    except Refusal as error:
+        raise Refused(str(error)) from None
+    except NoRendezvous as error:
+        raise CouldNotOpen(str(error)) from None
+    os.environ.update(own_card(place))
+    yield place, agreement
+    agreement.close()
+
+
+def _job(arguments: argparse.Namespace) -> Job:
+    return Job(
+        workload=arguments.workload,
+        size=arguments.size,
+        device=arguments.device,
+        data=arguments.data,
+        effort=arguments.effort,
+        seed=arguments.seed,
+    )
+
+
+def _wanted(arguments: argparse.Namespace) -> Wanted:
+    return Wanted(
+        base=arguments.batch_size,
+        adjust=arguments.auto_adjust,
+        attempts=arguments.max_attempts,
+        sweep=tuple(arguments.sweep),
+        max_crops=tuple(arguments.max_crops_list),
+        start_from=arguments.start_from_max_crops,
+        probe_seconds=arguments.timeout,
+    )
+
+
+def _default_label(record: BatchSizeRecord, arguments: argparse.Namespace) -> str:
+    parts = [record.machine.device_name, record.workload.name]
+    parts += [record.workload.size] if arguments.size is not None else []
+    parts += [Path(arguments.data).stem] if arguments.data is not None else []
+    parts += ["smoke"] if record.effort == "smoke" else []
+    return store.label_from_device_name(" ".join(parts))
+
+
+def _write(directory: Path) -> None:
+    from diagnose.tell.check import write_index, write_report
+
+    write_report(directory)
+    write_index(directory.parent)
+
+
+def _conclude(record: BatchSizeRecord, directory: Path, *, as_json: bool) -> None:
+    if as_json:
+        print(json.dumps(_summary(record), ensure_ascii=False, indent=1))
+    else:
+        print(answer(record))
+        print(f"report: {directory / 'report.md'}")
+    for each in record.configurations:
+        if each.status != "done":
+            print(f"diagnose: {each.key}: {each.reason}", file=sys.stderr)
+
+
+def _summary(record: BatchSizeRecord) -> dict[str, object]:
+    answers = [judge(each) for each in record.configurations]
+    return {
+        "label": record.label,
+        "answer": answer(record),
+        "configurations": [
+            {
+                "configuration": each.configuration.key,
+                "largest": each.largest,
+                "is_exact": each.is_exact,
+                "knee": each.knee,
+                "use": each.use,
+                "reason": each.reason,
+            }
+            for each in answers
+        ],
+    }
+
+
+def _code(record: BatchSizeRecord) -> int:
+    done = all(each.status == "done" for each in record.configurations)
+    return FINE if done else COULD_NOT_MEASURE

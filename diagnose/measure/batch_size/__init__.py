@@ -1,0 +1,1 @@
+"""How large may a batch be? The search, its probes, and what all ranks agree on."""

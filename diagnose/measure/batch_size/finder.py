@@ -1,0 +1,253 @@
+"""How is a batch size found? Guess, search, confirm in a fresh process, then time what is left.
+
+No torch here: every probe runs in a supervised child, which a probe may kill or hang.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Protocol
+
+from diagnose.codec import from_dict, to_dict
+from diagnose.measure.batch_size.agree import Agreement
+from diagnose.measure.batch_size.estimates import list_estimates
+from diagnose.measure.batch_size.judge import explain_refusal, is_slow, judge
+from diagnose.measure.batch_size.plan import (
+    AS_IT_IS,
+    Wanted,
+    choose_confirmation,
+    choose_sweep,
+    explain_stop,
+    guess,
+    most_in_time,
+    plan_configurations,
+)
+from diagnose.measure.batch_size.search import search
+from diagnose.measure.power import PowerMeter
+from diagnose.measure.runner import STAGE_SECONDS, common_facts
+from diagnose.measure.supervisor import Broken, CouldNotOpen, Job, Supervisor
+from diagnose.model import Reading, StageResult
+from diagnose.sizes import (
+    BatchSizeRecord,
+    Configuration,
+    Probe,
+    largest_fitting,
+)
+
+# After so long a probe is taken for hung.
+PROBE_SECONDS: Mapping[str, float] = {"smoke": 60, "quick": 60, "full": 600}
+# A probe that would take longer than this is not worth its answer: only where memory is ample
+# for the speed of the device, as on a CPU. It leaves time for a dozen blocks of the sweep.
+WORTH_SECONDS: Mapping[str, float] = {"smoke": 2, "quick": 2, "full": 60}
+# The model is already there; this is the first step on a cold disk.
+DESCRIBE_SECONDS = 120.0
+# A disturbed probe must not pass for one that spills: it is slow again, or it was not.
+MOST_REPEATS = 2
+
+
+class Watcher(Protocol):
+    """Hears what happens."""
+
+    def opening(self) -> None: ...
+
+    def experiment_begins(self, key: str, done: int, planned: int) -> None: ...
+
+    def stage_progress(self, name: str, slots: int, seconds_per_step: float) -> None: ...
+
+
+class Finder:
+    """One `batch-size`: a record that grows by a configuration at a time."""
+
+    def __init__(
+        self,
+        job: Job,
+        wanted: Wanted,
+        watcher: Watcher,
+        agreement: Agreement | None = None,
+        ranks: int = 1,
+        sharing: int = 1,
+    ) -> None:
+        self._job = job
+        self._wanted = wanted
+        self._watcher = watcher
+        self._agreement = agreement
+        self._ranks = ranks
+        self._sharing = sharing
+        self._supervisor = Supervisor(job)
+        self._meter = PowerMeter(salt=secrets.token_hex(8))
+        self._available = Reading(None, "not asked")
+        self._seconds = 0.0
+        self._fresh = True
+        self._judges_time = False
+        self._mixed = False
+
+    def __enter__(self) -> Finder:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._supervisor.end()
+        self._meter.stop()
+
+    def open(self) -> BatchSizeRecord:
+        self._watcher.opening()
+        ready = self._supervisor.open()
+        self._meter.watch(ready["identities"])
+        facts = common_facts(ready, self._meter, self._job.seed)
+        # The CPU spills where it can be read, and the times of a fake device mean nothing.
+        self._judges_time = facts["machine"].device != "cpu" and not ready["is_fake"]
+        self._seconds = self._wanted.probe_seconds or PROBE_SECONDS[facts["effort"]]
+        known = ready["workload"]["settings"]
+        planned = plan_configurations(ready["workload"]["name"], known, self._wanted)
+        request = {"ask": "describe", "sharing": self._sharing}
+        described = self._ask(request, DESCRIBE_SECONDS)
+        if isinstance(described, Broken):
+            raise CouldNotOpen(described.reason)
+        self._available = from_dict(Reading, described["available"], "available")
+        self._mixed = described["mixed"]
+        return BatchSizeRecord(
+            **facts, task=described["task"], planned=tuple(planned), ranks=self._ranks
+        )
+
+    def measure(
+        self, record: BatchSizeRecord, save: Callable[[BatchSizeRecord], None]
+    ) -> BatchSizeRecord:
+        for done, key in enumerate(record.planned):
+            self._watcher.experiment_begins(key, done, len(record.planned))
+            made = self._find(key, record)
+            record = replace(record, configurations=(*record.configurations, made))
+            save(record)
+        record = replace(record, complete=True)
+        save(record)
+        return record
+
+    def _find(self, key: str, record: BatchSizeRecord) -> Configuration:
+        began = time.monotonic()
+        max_crops = None if key == AS_IT_IS else int(key.split()[-1])
+        base = self._wanted.base
+        estimates = list_estimates(
+            self._available.value, record.workload.parameters, base, max_crops
+        )
+        settings = dict(record.workload.settings)
+        if max_crops is not None:
+            settings["max_crops"] = max_crops
+        asked = self._wanted.sweep
+        empty = Configuration(key, settings, "failed", "nothing was tried", estimates, asked=asked)
+        if self._wanted.adjust:
+            made = self._search(empty, max_crops, record.effort)
+        else:
+            batch = base or int(record.workload.settings["batch_size"] or 1)
+            made = replace(empty, probes=(self._probe(batch, max_crops, ()),))
+            made = replace(made, stopped="only this batch was tried, as asked")
+        largest = largest_fitting(made.probes)
+        if largest == 0:
+            reason = explain_refusal(made.probes[0])
+            return replace(made, reason=reason, seconds=time.monotonic() - began)
+        batches = choose_sweep(largest, asked)
+        sweep = self._time(batches, max_crops, record.effort)
+        loader = self._time_loader(max_crops, record.effort)
+        return replace(
+            made,
+            status="done",
+            reason="",
+            sweep=sweep,
+            loader=loader,
+            seconds=time.monotonic() - began,
+        )
+
+    def _search(self, empty: Configuration, max_crops: int | None, effort: str) -> Configuration:
+        made: list[Probe] = []
+
+        def probe(batch: int) -> Probe:
+            made.append(self._probe(batch, max_crops, tuple(made)))
+            return made[-1]
+
+        worth = min(WORTH_SECONDS[effort], self._seconds)
+        search(
+            probe,
+            guess=lambda seen: guess(seen, empty.estimates),
+            ceiling=lambda seen: most_in_time(seen, worth),
+            attempts=self._wanted.attempts,
+        )
+        while (batch := choose_confirmation(made)) is not None:
+            self._renew()
+            probe(batch)
+        stopped = explain_stop(made, self._wanted.attempts, worth)
+        return replace(empty, probes=tuple(made), stopped=stopped)
+
+    def _renew(self) -> None:
+        self._supervisor.end()
+        self._fresh = True
+
+    def _probe(self, batch: int, max_crops: int | None, earlier: Sequence[Probe]) -> Probe:
+        self._watcher.experiment_begins(f"batch {batch}", 0, 0)
+        comparable = earlier if self._judges_time else ()
+        tries = [self._try(batch, max_crops)]
+        while is_slow(tries[-1], comparable) and len(tries) <= MOST_REPEATS:
+            tries.append(self._try(batch, max_crops))
+        fastest = min(tries, key=_fastest) if all(each.fits for each in tries) else tries[-1]
+        seconds = sum(each.seconds for each in tries)
+        made = replace(fastest, seconds=seconds, fresh=tries[0].fresh)
+        made = judge(made, comparable)
+        return made if self._agreement is None else self._agreement.agree(made)
+
+    def _try(self, batch: int, max_crops: int | None) -> Probe:
+        fresh, self._fresh = self._fresh, False
+        request = {
+            "ask": "probe",
+            "batch": batch,
+            "max_crops": max_crops,
+            "available": to_dict(self._available),
+            "mixed": self._mixed,
+        }
+        began = time.monotonic()
+        answer = self._ask(request, self._seconds)
+        seconds = time.monotonic() - began
+        if isinstance(answer, Broken):
+            # Whatever a larger batch breaks, it cannot be used; at batch 1 the job itself is.
+            self._fresh = True
+            peak = Reading(None, "the probe did not end by itself")
+            return Probe(
+                batch, answer.status, peak, self._available, (), answer.reason, seconds, fresh
+            )
+        if not answer["clean"]:
+            self._renew()
+        return replace(from_dict(Probe, answer["probe"], "probe"), seconds=seconds, fresh=fresh)
+
+    def _time(self, batches: Sequence[int], max_crops: int | None, effort: str) -> StageResult:
+        request = {
+            "ask": "sweep",
+            "batches": list(batches),
+            "max_crops": max_crops,
+            "energy_period_seconds": self._meter.energy_period_seconds,
+            "mixed": self._mixed,
+        }
+        return self._stage(request, "sweep", "Batch sizes", effort)
+
+    def _time_loader(self, max_crops: int | None, effort: str) -> StageResult:
+        return self._stage({"ask": "loader", "max_crops": max_crops}, "loader", "Loader", effort)
+
+    def _stage(
+        self, request: Mapping[str, object], key: str, title: str, effort: str
+    ) -> StageResult:
+        self._fresh = False
+        began = time.monotonic()
+        answer = self._ask(request, max(STAGE_SECONDS[effort], self._seconds))
+        if isinstance(answer, Broken):
+            self._fresh = True
+            return StageResult(key, title, answer.status, answer.reason)
+        found = self._meter.attach(from_dict(StageResult, answer, key), began)
+        return replace(found, seconds=time.monotonic() - began)
+
+    def _ask(self, request: Mapping[str, object], seconds: float) -> dict[str, Any] | Broken:
+        return self._supervisor.ask(
+            {"batch_size": dict(request)},
+            seconds,
+            lambda seen: self._watcher.stage_progress(*seen),
+        )
+
+
+def _fastest(probe: Probe) -> float:
+    return min(probe.step_seconds)

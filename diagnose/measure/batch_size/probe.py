@@ -1,0 +1,227 @@
+"""What does one probe do? A real forward pass and real training steps of one batch size.
+
+One step alone would not tell: the optimiser's state appears with the first step, and only the
+second has activations, gradients and state in memory at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import torch
+
+from bench.workload import Batch
+from diagnose.measure.batch_size.memory import (
+    available_bytes,
+    guard,
+    held_bytes,
+    peak_bytes,
+    release,
+    swapped_bytes,
+)
+from diagnose.measure.clock import Progress
+from diagnose.measure.process import is_out_of_memory
+from diagnose.measure.stage import measure_plan
+from diagnose.measure.stages.batches import open_batches
+from diagnose.measure.stages.plan import (
+    NO_ARITHMETIC,
+    NOT_COUNTED,
+    Context,
+    Plan,
+    SkipStage,
+    Variant,
+)
+from diagnose.measure.stages.real_data import feeding_config
+from diagnose.measure.stages.steps import TrainingStep, full_precision
+from diagnose.measure.words import one_sentence
+from diagnose.model import Reading, StageResult
+from diagnose.sizes import Probe
+
+TIMED_STEPS = 3
+# Workspaces of the libraries and stacks of their threads; a tensor of a failed step is larger.
+LEAK_TOLERANCE_BYTES = 64 * 2**20
+
+Task = Literal["training step", "inference"]
+
+
+@dataclass(frozen=True)
+class SizedStep:
+    """One step of one batch size: what it is, what makes it ready, and what it is computed in."""
+
+    task: Task
+    run: Callable[[], object]
+    prepare: Callable[[], object]
+    forget: Callable[[], object]  # drop the batch, so that it is not counted with the next size
+    check: Callable[[], object]
+    dtype: str
+
+
+def sized(context: Context, batch: int, max_crops: int | None) -> Context:
+    """The same job with another batch size; the model that is already built is kept."""
+    shape = dict(context.size.shape)
+    if max_crops is not None:
+        shape["max_crops"] = max_crops
+    return replace(context, size=replace(context.size, batch_size=batch, shape=shape))
+
+
+def open_step(context: Context, *, mixed: bool) -> SizedStep:
+    """The job's own step: training where there is something to train, else inference.
+
+    A workload with another kind of step, such as generation, gets its branch here: a probe only
+    needs a callable that runs one step of the context's batch size.
+    """
+    held: list[Batch] = []
+
+    def prepare() -> None:
+        if not held:
+            held.append(context.workload.synthetic_batch(context.size, context.device.torch))
+
+    network = context.workload.model
+    try:
+        context.optimizer(network)
+    except SkipStage:
+        forward = _open_forward(context, held)
+        dtype = full_precision(context.device)
+        return SizedStep("inference", forward, prepare, held.clear, lambda: None, dtype)
+    step = TrainingStep(context, network, lambda: held[0], mixed=mixed)
+
+    def prepare_training() -> None:
+        prepare()
+        step.prepare()
+
+    return SizedStep("training step", step, prepare_training, held.clear, step.check, step.dtype)
+
+
+def _open_forward(context: Context, held: list[Batch]) -> Callable[[], None]:
+    network = context.workload.model
+    model = context.model(network)
+    forward = network.forward or network.loss
+
+    def run() -> None:
+        model.eval()
+        with torch.no_grad():
+            forward(model, held[0])
+
+    return run
+
+
+def probe_batch(context: Context, available: Reading, *, mixed: bool) -> tuple[Probe, bool]:
+    """Whether the steps run, their peak, and whether the process can be used for another probe.
+
+    Any error but a lack of memory is the caller's to handle.
+    """
+    device, batch = context.device, context.size.batch_size
+    release(device)
+    before, swapped = held_bytes(device), swapped_bytes(device)
+    guard(device, available.value)
+    device.reset_peak()
+    seconds: list[float] = []
+    refusal = ""
+    try:
+        _run_steps(context, seconds, mixed=mixed)
+    except Exception as error:
+        if not is_out_of_memory(error, torch.OutOfMemoryError):
+            raise
+        refusal = one_sentence(str(error))
+    # Only here is the exception gone, and with it the frames that held the tensors.
+    peak = peak_bytes(device)
+    swapped = swapped_bytes(device) - swapped
+    release(device)
+    if swapped > 0 and not refusal:
+        reason = f"{swapped / 1e6:.1f} MB of it were moved to the disk"
+        return Probe(batch, "spills", peak, available, tuple(seconds), reason), True
+    if not refusal:
+        return Probe(batch, "fits", peak, available, tuple(seconds)), True
+    # The optimiser's two moments and the gradients may have come to stay.
+    state = 3 * sum(each.nbytes for each in context.model(context.workload.model).parameters())
+    clean = held_bytes(device) <= before + state + LEAK_TOLERANCE_BYTES
+    return Probe(batch, "out of memory", peak, available, reason=refusal), clean
+
+
+def _run_steps(context: Context, seconds: list[float], *, mixed: bool) -> None:
+    device = context.device
+    # A probe that failed in its backward pass has left gradients.
+    context.model(context.workload.model).zero_grad()
+    held = [context.workload.synthetic_batch(context.size, device.torch)]
+    _open_forward(context, held)()
+    held.clear()
+    step = open_step(context, mixed=mixed)
+    step.prepare()
+    for number in range(1 + TIMED_STEPS):
+        device.synchronize()
+        began = device.now()
+        step.run()
+        device.synchronize()
+        if number:
+            seconds.append(device.now() - began)
+
+
+def read_available(context: Context, sharing: int) -> Reading:
+    release(context.device)
+    return available_bytes(context.device, sharing)
+
+
+def measure_sweep(
+    contexts: list[Context], energy_period_seconds: float, progress: Progress, *, mixed: bool
+) -> StageResult:
+    """Every batch size in the same interleaved blocks, smallest first.
+
+    On the CPU freed memory stays resident, so only in this order is a peak that of its own size.
+    """
+    release(contexts[0].device)
+    variants = []
+    for context in contexts:
+        step = open_step(context, mixed=mixed)
+
+        def after_slot(step: SizedStep = step) -> None:
+            step.check()
+            step.forget()
+
+        variants.append(
+            Variant(
+                name=f"batch {context.size.batch_size}",
+                step=step.run,
+                settings=context.settings(step.dtype),
+                samples_per_step=context.size.batch_size,
+                flops_per_step=NOT_COUNTED,
+                before_slot=step.prepare,
+                after_slot=after_slot,
+            )
+        )
+    return measure_plan(
+        Plan(variants),
+        contexts[0],
+        key="sweep",
+        title="Batch sizes",
+        energy_period_seconds=energy_period_seconds,
+        progress=progress,
+    )
+
+
+def measure_loader(context: Context, progress: Progress) -> StageResult:
+    """How fast samples arrive when nothing else has to be done."""
+    title = "Loader"
+    try:
+        config = feeding_config(context)
+        with open_batches(context, config) as source:
+            variant = Variant(
+                name=config.name,
+                step=source.next,
+                settings=context.settings("as stored", **config.settings),
+                samples_per_step=context.size.batch_size,
+                flops_per_step=NO_ARITHMETIC,
+                before_slot=source.drain,
+                after_slot=source.settle,
+            )
+            return measure_plan(
+                Plan([variant]),
+                context,
+                key="loader",
+                title=title,
+                energy_period_seconds=0.0,
+                progress=progress,
+            )
+    except SkipStage as skip:
+        return StageResult("loader", title, "skipped", str(skip))

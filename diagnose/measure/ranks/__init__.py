@@ -1,0 +1,1 @@
+"""How do several ranks measure together? A supervisor and a member process for every rank."""

@@ -1,0 +1,276 @@
+"""The search itself: exact for every limit, within its promise for every guess."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from diagnose.measure.batch_size.agree import combine, own_card
+from diagnose.measure.batch_size.estimates import crops_factor, list_estimates
+from diagnose.measure.batch_size.judge import explain_refusal, judge
+from diagnose.measure.batch_size.plan import (
+    AS_IT_IS,
+    MAX_CROPS,
+    Wanted,
+    choose_confirmation,
+    choose_sweep,
+    explain_stop,
+    guess,
+    most_in_time,
+    plan_configurations,
+)
+from diagnose.measure.batch_size.search import probes_allowed, search
+from diagnose.measure.ranks.rendezvous import Place
+from diagnose.measure.supervisor import Refused
+from diagnose.model import Reading
+from diagnose.sizes import Probe, fit_memory, largest_fitting, smallest_failing
+from diagnose.tell.batch_size_rivals import double_and_bisect, halve, list_rivals, shrink_by_tenths
+
+UNKNOWN = Reading(None, "not measured here")
+LIMITS = st.one_of(st.integers(1, 300), st.integers(1, 10**6))
+
+
+def probe_made(
+    batch: int,
+    fits: bool = True,
+    peak: float | None = None,
+    free: float | None = None,
+    step: float = 0.001,
+    fresh: bool = False,
+) -> Probe:
+    return Probe(
+        batch,
+        "fits" if fits else "out of memory",
+        UNKNOWN if peak is None else Reading(peak),
+        UNKNOWN if free is None else Reading(free),
+        (step, 1.5 * step) if fits else (),
+        "" if fits else "no memory",
+        fresh=fresh,
+    )
+
+
+def device_with(limit: int) -> Callable[[int], Probe]:
+    return lambda batch: probe_made(batch, batch <= limit)
+
+
+@given(limit=LIMITS, first=st.none() | st.integers(0, 10**7))
+@settings(max_examples=400, deadline=None)
+def test_the_result_is_the_true_maximum_within_the_promise(limit: int, first: int | None) -> None:
+    made = search(device_with(limit), guess=lambda seen: first)
+    assert largest_fitting(made) == limit
+    assert smallest_failing(made) == limit + 1
+    assert len(made) <= 2 + 2 * math.log2(limit)
+
+
+@given(limit=st.integers(1, 5000), guesses=st.lists(st.integers(-5, 10**6), min_size=1))
+@settings(max_examples=200, deadline=None)
+def test_a_guess_that_keeps_changing_its_mind_breaks_no_promise(
+    limit: int, guesses: list[int]
+) -> None:
+    made = search(device_with(limit), guess=lambda seen: guesses[len(seen) % len(guesses)])
+    assert largest_fitting(made) == limit
+    assert len(made) <= 2 + 2 * math.log2(limit)
+
+
+@pytest.mark.parametrize("limit", [6, 40, 1000, 65_537, 10**6])
+def test_a_right_guess_needs_five_probes(limit: int) -> None:
+    made = search(device_with(limit), guess=lambda seen: limit)
+    assert [probe.batch for probe in made][-2:] == [limit, limit + 1]
+    assert len(made) <= 5
+
+
+def test_the_promise_is_the_logarithm_rounded_down() -> None:
+    for batch in (*range(1, 2000), 2**31, 2**31 - 1, 10**6):
+        assert probes_allowed(batch) == math.floor(2 + 2 * math.log2(batch))
+
+
+def test_nothing_fits() -> None:
+    made = search(device_with(0))
+    assert [probe.batch for probe in made] == [1]
+    assert largest_fitting(made) == 0
+
+
+def test_attempts_end_the_search_early() -> None:
+    made = search(device_with(1000), attempts=5)
+    assert len(made) == 5
+    assert largest_fitting(made) < 1000
+
+
+def test_a_ceiling_is_never_passed() -> None:
+    made = search(device_with(1000), ceiling=lambda seen: 37)
+    assert max(probe.batch for probe in made) == largest_fitting(made) == 37
+
+
+@given(limit=LIMITS, start=st.integers(1, 1024))
+@settings(max_examples=200, deadline=None)
+def test_the_usual_rules_end_at_or_below_the_limit(limit: int, start: int) -> None:
+    for attempt in list_rivals(limit, start).values():
+        assert attempt.batch <= limit
+        assert attempt.probes >= 1
+
+
+def test_the_usual_rules_on_a_case_counted_by_hand() -> None:
+    # 64 and 32 fail, 16 fits: a third of the memory stays unused.
+    assert vars(halve(25, 64)) == {"batch": 16, "probes": 3}
+    # 2 4 8 16 fit, 32 fails, then 24 fits, 28 26 25 decide.
+    assert vars(double_and_bisect(25, 2)) == {"batch": 25, "probes": 9}
+    # 128 115 103 92 82 73 65 58 52 46 41 36 32 28 25
+    assert vars(shrink_by_tenths(25, 128)) == {"batch": 25, "probes": 15}
+
+
+def test_the_memory_line_and_the_guess_from_it() -> None:
+    free = 1000.0
+    made = [probe_made(b, peak=100 + 8 * b, free=free) for b in (1, 2, 6)]
+    line = fit_memory(made)
+    assert line is not None
+    assert line.fixed_bytes == pytest.approx(100)
+    assert line.bytes_per_sample == pytest.approx(8)
+    assert guess(made, ()) == 100, "(0.9 * 1000 - 100) / 8"
+    assert fit_memory(made[:1]) is None
+    assert fit_memory([probe_made(b, peak=5.0) for b in (1, 2)]) is None, "it does not grow"
+
+
+def test_before_there_is_a_line_the_rules_of_thumb_guess() -> None:
+    estimates = list_estimates(8e9, 100_000_000, None, None)
+    assert guess([probe_made(1, peak=10.0, free=1e3)], estimates) == 4
+    assert guess([probe_made(1)], ()) is None
+    narrow = [probe_made(b, peak=10.0 + b, free=20.0) for b in (1, 2)]
+    assert guess(narrow, estimates) == 8, "the line says more than the rule"
+    wide = [probe_made(b, peak=16.0 + b, free=20.0) for b in (1, 2, 3)]
+    assert guess(wide, estimates) == 2, "the line is certain"
+
+
+@pytest.mark.parametrize(
+    ("gigabytes", "expected"),
+    [(4, (1, 2)), (8, (2, 4)), (12, (4, 8)), (16, (8, 16)), (80, (8, 16))],
+)
+def test_rules_by_memory(gigabytes: float, expected: tuple[int, int]) -> None:
+    by_memory = list_estimates(gigabytes * 1e9, 1, None, None)[0]
+    assert (by_memory.low, by_memory.high) == expected
+
+
+@pytest.mark.parametrize(
+    ("billions", "expected"), [(0.5, (8, 16)), (1, (4, 8)), (7, (2, 4)), (13, (1, 2)), (70, (1, 2))]
+)
+def test_rules_by_parameters(billions: float, expected: tuple[int, int]) -> None:
+    (by_parameters,) = list_estimates(None, int(billions * 1e9), None, None)
+    assert (by_parameters.low, by_parameters.high) == expected
+
+
+def test_rules_by_max_crops() -> None:
+    assert [crops_factor(n) for n in (1, 4, 5, 8, 9, 12, 13)] == [1, 1, 0.75, 0.75, 0.5, 0.5, 0.4]
+    assert list_estimates(None, 1, 64, 13)[0].high == 25
+    assert list_estimates(None, 1, 64, None)[0].high == 64
+
+
+def test_a_batch_that_takes_the_last_of_the_memory_does_not_fit() -> None:
+    assert judge(probe_made(4, peak=90.0, free=100.0), ()).fits
+    judged = judge(probe_made(4, peak=91e6, free=100e6), ())
+    assert judged.status == "over the limit"
+    assert "91.0 MB is over 90% of the 100.0 MB" in judged.reason
+
+
+def test_a_batch_that_spills_does_not_fit() -> None:
+    earlier = [probe_made(8, step=0.1)]
+    assert judge(probe_made(16, step=0.29), earlier).fits
+    judged = judge(probe_made(16, step=0.36), earlier)
+    assert judged.status == "spills"
+    assert "1.8 times what batch 8 leads to expect" in judged.reason
+    assert judge(probe_made(16, step=0.009), [probe_made(8, step=0.001)]).fits, "too short to tell"
+
+
+def test_time_bounds_the_search_and_lets_it_grow() -> None:
+    assert most_in_time([probe_made(10, step=0.01)], 4.0) == 800
+    assert most_in_time([probe_made(10, step=1.0)], 4.0) == 10, "it is slow enough already"
+    disturbed = [probe_made(10, step=0.01), probe_made(20, step=3.0)]
+    assert most_in_time(disturbed, 4.0) == 800, "one disturbed probe does not end it"
+    assert most_in_time([probe_made(700, step=0.7), probe_made(800, False)], 4.0) == 800
+
+
+def test_a_fresh_process_confirms_or_searches_on() -> None:
+    made = [probe_made(1, fresh=True), probe_made(2), probe_made(20), probe_made(21, False)]
+    assert choose_confirmation(made) == 20
+    assert choose_confirmation([*made, probe_made(20, fresh=True)]) is None
+    refuted = [*made, probe_made(20, False, fresh=True)]
+    assert choose_confirmation(refuted) == 2, "the next smaller that had fitted"
+    between = [*refuted, probe_made(2, fresh=True)]
+    assert choose_confirmation(between) == 11
+    between += [probe_made(11, fresh=True), probe_made(12, False, fresh=True)]
+    assert choose_confirmation(between) is None
+    assert choose_confirmation(made[:1]) is None, "a fresh process has tried it already"
+    assert choose_confirmation([probe_made(1, False)]) is None
+
+
+def test_why_a_search_stopped() -> None:
+    fast, slow = probe_made(8, step=0.001), probe_made(8, step=1.0)
+    assert explain_stop([fast, probe_made(9, False)], 2, 4.0) == "", "exact, whatever was set"
+    assert explain_stop([fast], 2, 4.0) == "--max-attempts 2 was reached"
+    assert explain_stop([slow], None, 4.0).endswith("its probe would take over 4 s")
+    refuted = [fast, probe_made(20), probe_made(21, False), probe_made(20, False, fresh=True)]
+    assert "could not confirm" in explain_stop(refuted, None, 4.0)
+
+
+def test_a_refusal_says_what_is_needed() -> None:
+    refused = Probe(1, "out of memory", Reading(3e6), Reading(16e6), (), "tried 32 MB")
+    assert explain_refusal(refused) == (
+        "batch 1 does not fit: tried 32 MB; it had taken 3.0 MB of the 16.0 MB that were free and "
+        "needs that allocation on top; use a smaller --size, a shorter sequence or a device with "
+        "more memory"
+    )
+    broken = Probe(1, "failed", UNKNOWN, UNKNOWN, (), "KeyError: 'x'")
+    assert explain_refusal(broken) == "batch 1 does not fit: KeyError: 'x'"
+
+
+def test_a_fresh_process_has_the_last_word() -> None:
+    made = [probe_made(1), probe_made(8), probe_made(9, False), probe_made(8, False, fresh=True)]
+    assert largest_fitting(made) == 1
+
+
+def test_the_sweep_ends_with_the_largest() -> None:
+    assert choose_sweep(1, ()) == [1]
+    assert choose_sweep(8, ()) == [1, 2, 4, 8]
+    assert choose_sweep(11, ()) == [1, 2, 4, 8, 11]
+    assert choose_sweep(11, (16, 4, 1)) == [1, 4]
+    assert choose_sweep(3, (16,)) == [3]
+
+
+def test_configurations_of_max_crops() -> None:
+    knows: dict[str, object] = {"max_crops": 12}
+    assert plan_configurations("w", {}, Wanted()) == [AS_IT_IS]
+    assert plan_configurations("w", knows, Wanted(max_crops=(12, 13))) == [
+        "max_crops 12",
+        "max_crops 13",
+    ]
+    assert plan_configurations("w", knows, Wanted(start_from=12)) == [
+        f"max_crops {cap}" for cap in MAX_CROPS if cap >= 12
+    ]
+    with pytest.raises(Refused, match="workload w has no max_crops"):
+        plan_configurations("w", {}, Wanted(max_crops=(2,)))
+    with pytest.raises(Refused, match="no max_crops is left"):
+        plan_configurations("w", knows, Wanted(max_crops=(2,), start_from=4))
+
+
+def answers(*probes: Probe) -> Sequence[Probe]:
+    return probes
+
+
+def test_what_holds_for_all_ranks() -> None:
+    roomy = probe_made(4, peak=10.0, free=100.0, step=0.2)
+    tight = probe_made(4, peak=50.0, free=100.0, step=0.1)
+    together = combine(answers(roomy, tight))
+    assert together.peak_bytes.value == 50.0
+    assert together.step_seconds == roomy.step_seconds, "the slowest rank sets the pace"
+    refused = combine(answers(roomy, probe_made(4, False)))
+    assert refused.status == "out of memory"
+    assert refused.reason == "rank 1: no memory"
+
+
+def test_every_rank_sees_its_own_card() -> None:
+    place = Place(1, 2, 1, 2, 0, 1, "localhost", 1, "0", True)
+    assert own_card(place, {}) == {"CUDA_VISIBLE_DEVICES": "1"}
+    assert own_card(place, {"CUDA_VISIBLE_DEVICES": "5,7"}) == {"CUDA_VISIBLE_DEVICES": "7"}
+    assert own_card(place, {"CUDA_VISIBLE_DEVICES": "5"}) == {}

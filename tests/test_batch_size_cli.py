@@ -1,0 +1,184 @@
+"""`batch-size` as its user runs it: byte limits, a real RLIMIT_AS, faults, ranks."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cli import ROOT, Outcome, diagnose, environment
+
+SIZED = "tests/jobs/sized.py"
+MIB = 2**20
+
+
+def find(reports: Path, *options: object, **extra: str) -> Outcome:
+    return diagnose(
+        "batch-size", "--workload", SIZED, "--smoke", "--reports", reports, "--label", "b",
+        *options, **extra,
+    )  # fmt: skip
+
+
+def read(reports: Path) -> dict[str, Any]:
+    record: dict[str, Any] = json.loads((reports / "b" / "batch_size.json").read_text())
+    return record
+
+
+def probes_of(reports: Path, place: int = 0) -> list[dict[str, Any]]:
+    probes: list[dict[str, Any]] = read(reports)["configurations"][place]["probes"]
+    return probes
+
+
+def exact_maximum(probes: list[dict[str, Any]]) -> int:
+    """It fits in a fresh process, and the next batch was tried and does not."""
+    largest = max(p["batch"] for p in probes if p["fresh"] and p["status"] == "fits")
+    assert any(p["batch"] == largest + 1 and p["status"] != "fits" for p in probes), probes
+    return int(largest)
+
+
+def test_the_exact_maximum_of_an_accelerator(tmp_path: Path, fakegpu_env: dict[str, str]) -> None:
+    """Two tiles of 1 MiB per sample in 90 % of 40 MiB: 18, less what model and inputs take."""
+    outcome = find(
+        tmp_path, "--device", "fakegpu", "--json", "--sweep", 1, 2, 64, "--batch_size", 64,
+        "--max_crops_list", 1, 2, "--start_from_max_crops", 2,
+        FAKEGPU_LIMIT_BYTES=str(40 * MIB), **fakegpu_env,
+    )  # fmt: skip
+    assert outcome.code == 0, outcome.err
+    (configuration,) = read(tmp_path)["configurations"]
+    assert configuration["key"] == "max_crops 2"
+    assert configuration["estimates"][0]["high"] == 64
+    probes = configuration["probes"]
+    assert exact_maximum(probes) == 17
+    assert len(probes) - 1 <= 2 + 2 * math.log2(17)
+    by_batch = {p["batch"]: p for p in probes}
+    assert by_batch[18]["status"] == "over the limit"
+    assert len(by_batch[17]["step_seconds"]) == 3
+    assert 34 * MIB <= by_batch[17]["peak_bytes"]["value"] <= 36 * MIB
+    assert by_batch[17]["available_bytes"]["value"] == 40 * MIB
+    (told,) = json.loads(outcome.out)["configurations"]
+    assert (told["largest"], told["is_exact"]) == (17, True)
+    report = (tmp_path / "b" / "report.md").read_text()
+    assert "Asked for, but too large to fit: 64." in report
+    assert (tmp_path / "b" / "batch_size.svg").exists()
+
+
+def test_out_of_memory_at_batch_1_says_what_it_needs(
+    tmp_path: Path, fakegpu_env: dict[str, str]
+) -> None:
+    outcome = find(
+        tmp_path, "--device", "fakegpu", PER_SAMPLE=str(32 * MIB),
+        FAKEGPU_LIMIT_BYTES=str(16 * MIB), **fakegpu_env,
+    )  # fmt: skip
+    assert outcome.code == 3
+    assert "batch 1 does not fit" in outcome.complaint
+    assert f"Tried to allocate {32 * MIB} bytes" in outcome.complaint
+    assert "no batch size can be used" in outcome.out
+    assert [p["batch"] for p in probes_of(tmp_path)] == [1]
+
+
+def test_the_exact_maximum_under_a_limit_of_the_system(tmp_path: Path) -> None:
+    outcome = find(tmp_path, "--device", "cpu", PER_SAMPLE=str(16 * MIB), ROOM_BYTES=str(384 * MIB))
+    assert outcome.code == 0, outcome.err
+    assert 4 <= exact_maximum(probes_of(tmp_path)) <= 24, "16 MiB each, in at most 384 MiB"
+
+
+def test_a_probe_that_hangs_meets_its_deadline(tmp_path: Path, fakegpu_env: dict[str, str]) -> None:
+    outcome = find(
+        tmp_path, "--device", "fakegpu", "--timeout", 5, "--max-attempts", 3,
+        FAULT="sleep", FROM="2", **fakegpu_env,
+    )  # fmt: skip
+    assert outcome.code == 0, outcome.err
+    probes = probes_of(tmp_path)
+    assert [(p["batch"], p["status"]) for p in probes] == [(1, "fits"), (2, "hung")]
+    assert "no result after 5 s" in probes[1]["reason"]
+    assert read(tmp_path)["configurations"][0]["stopped"] == "", "2 is the next batch after 1"
+
+
+def test_a_fixed_batch_is_the_only_one_tried(tmp_path: Path) -> None:
+    outcome = find(
+        tmp_path, "--device", "cpu", "--batch-size", 50, "--no_auto_adjust_batch_size",
+        FAULT="raise", FROM="50",
+    )  # fmt: skip
+    assert outcome.code == 3
+    assert [p["batch"] for p in probes_of(tmp_path)] == [50]
+    assert "batch 50 does not fit: KeyError: 'no such column' (sized.py:" in outcome.complaint
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("--batch-size", "0"),
+        ("--batch-size", "-4"),
+        ("--max-crops-list", "0"),
+        ("--sweep", "many"),
+    ],
+)
+def test_numbers_that_make_no_sense_are_wrong_usage(
+    tmp_path: Path, options: tuple[str, str]
+) -> None:
+    outcome = find(tmp_path, *options)
+    assert outcome.code == 2
+    assert f"'{options[1]}' is not a whole number from 1 on" in outcome.err
+
+
+def test_max_crops_of_a_job_without_tiles_is_refused(tmp_path: Path) -> None:
+    outcome = diagnose(
+        "batch-size", "--workload", "tests/jobs/faulty.py", "--device", "cpu",
+        "--max-crops-list", 4, "--reports", tmp_path,
+    )  # fmt: skip
+    assert outcome.code == 2
+    assert "workload faulty has no max_crops" in outcome.complaint
+
+
+def test_all_ranks_agree_on_the_smallest(tmp_path: Path, fakegpu_env: dict[str, str]) -> None:
+    """Two ranks with different memory; the one that runs out hangs nobody."""
+    done = run_ranks(tmp_path, fakegpu_env, room=(64 * MIB, 2 * MIB))
+    assert [outcome.returncode for outcome in done] == [0, 0]
+    record = read(tmp_path)
+    assert record["ranks"] == 2
+    probes = probes_of(tmp_path)
+    refused = [p["reason"] for p in probes if p["status"] != "fits"]
+    assert refused
+    assert all(reason.startswith("rank 1: ") for reason in refused)
+    assert [(p["batch"], p["status"]) for p in probes] == [(1, "fits"), (2, "out of memory")]
+
+
+def run_ranks(
+    reports: Path, fakegpu_env: dict[str, str], room: tuple[int, ...]
+) -> list[subprocess.CompletedProcess[str]]:
+    words = [
+        sys.executable, "-m", "diagnose", "batch-size", "--workload", SIZED, "--device",
+        "fakegpu", "--smoke", "--reports", str(reports), "--label", "b",
+    ]  # fmt: skip
+    port = str(20_000 + os.getpid() % 20_000)
+    started = [
+        subprocess.Popen(
+            words,
+            cwd=ROOT,
+            env=environment(
+                {
+                    **fakegpu_env,
+                    "FAKEGPU_LIMIT_BYTES": str(nbytes),
+                    "RANK": str(rank),
+                    "WORLD_SIZE": str(len(room)),
+                    "MASTER_ADDR": "127.0.0.1",
+                    "MASTER_PORT": port,
+                }
+            ),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank, nbytes in enumerate(room)
+    ]
+    outputs = [process.communicate(timeout=120) for process in started]
+    return [
+        subprocess.CompletedProcess(words, process.returncode, *output)
+        for process, output in zip(started, outputs, strict=True)
+    ]

@@ -1,0 +1,97 @@
+"""Do both scripts work across hosts, and do they see how slow the link between them is?"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from pathlib import Path
+
+import pytest
+
+from diagnose.tell import store
+from diagnose.tell.bandwidth_verdict import judge
+from diagnose.tell.scaling_findings import judge_scaling
+from diagnose.tell.scaling_options import judge_options
+from tests.cli import ROOT
+from tests.two_hosts import find_obstacle, two_hosts
+
+OBSTACLE = find_obstacle()
+pytestmark = pytest.mark.skipif(bool(OBSTACLE), reason=OBSTACLE)
+
+MIB = 2**20
+HEAVY = ROOT / "tests" / "jobs" / "heavy.py"
+
+
+@pytest.mark.parametrize(("rate", "bytes_per_second"), [("200mbit", 25e6), ("1gbit", 125e6)])
+def test_the_rate_of_the_link_is_found(rate: str, bytes_per_second: float, tmp_path: Path) -> None:
+    with two_hosts(rate) as link:
+        ended = link.run(
+            "ddp_bandwidth.py", "--device", "cpu", "--quick", "--max-bytes", "8M",
+            "--model-bytes", "4M", "--label", "far", "--reports", tmp_path,
+        )  # fmt: skip
+    assert [each.code for each in ended] == [0, 0], ended[0].err
+    record = store.load_bandwidth(tmp_path / "far" / "bandwidth.json")
+    assert record.complete
+    assert record.nodes == 2
+    assert [each.node for each in record.ranks] == [0, 1]
+    judged = [each for each in record.sizes if each.status == "done" and each.nbytes >= MIB]
+    assert len(judged) >= 3
+    for size in judged:
+        windows = [max(times) for times in zip(*size.window_seconds, strict=True)]
+        typical, fastest = (
+            size.nbytes * size.iterations_per_window / seconds / bytes_per_second
+            for seconds in (statistics.median(windows), min(windows))
+        )
+        # The link bounds the rate from above; a neighbour of this machine can only lower it, so
+        # the fastest window is the one that must come near.
+        assert typical <= 1.05, size.nbytes
+        assert fastest >= 0.90, size.nbytes
+    assert "slow_link" in {each.kind for each in judge(record)}
+
+
+def test_on_a_slow_link_correct_accumulation_gains_and_the_published_form_does_not(
+    tmp_path: Path,
+) -> None:
+    with two_hosts("200mbit") as link:
+        ended = link.run(
+            "ddp_scaling.py", "--device", "cpu", "--quick", "--workload", HEAVY, "--only",
+            "accumulate_4", "--label", "far", "--reports", tmp_path,
+        )  # fmt: skip
+    assert [each.code for each in ended] == [0, 0], ended[0].err
+    record = store.load_scaling(tmp_path / "far" / "scaling.json")
+    assert record.complete
+    assert record.nodes == 2
+    found = {each.comparison.form: each for each in judge_options(record)}
+    correct, published = found["after"], found["as published"]
+    assert correct.verdict == "FASTER"
+    assert published.verdict not in ("FASTER", "NOT_EQUAL")
+    counts = [each.comparison.facts for each in (correct, published)]
+    assert [each["all_reduces_before"] for each in counts] == [4, 4]
+    assert [each["all_reduces_after"] for each in counts] == [1, 4]
+    causes = {each.kind for each in judge_scaling(record) if each.verdict == "cause"}
+    assert "scaling_communication_share" in causes
+
+
+def test_a_link_that_is_cut_ends_the_job_with_one_sentence(tmp_path: Path) -> None:
+    with two_hosts("200mbit") as link:
+        words = ["--device", "cpu", "--quick", "--max-bytes", "64M", "--timeout", "10"]
+        words += ["--label", "cut", "--reports", str(tmp_path)]
+        near, far = link.start("ddp_bandwidth.py", words)
+        path = tmp_path / "cut" / "bandwidth.json"
+        deadline = time.monotonic() + 120
+        while not (path.exists() and store.load_bandwidth(path).sizes):
+            assert time.monotonic() < deadline, "no size was measured"
+            time.sleep(0.2)
+        link.cut()
+        _, said = near.communicate(timeout=120)
+        # The far torchrun waits minutes for its own rendezvous, whatever its worker does.
+        far.kill()
+        far.communicate()
+    assert near.returncode != 0
+    record = store.load_bandwidth(path)
+    assert not record.complete
+    assert [each.status for each in record.sizes if each.status != "skipped"].count("done") >= 1
+    assert record.culprit is not None
+    complaints = [line for line in said.splitlines() if line.startswith("diagnose: ")]
+    assert len(complaints) == 1, said
+    assert "were kept in" in complaints[0]
