@@ -119,6 +119,8 @@ def test_the_rule_stops_on_width_and_at_thirty_blocks() -> None:
     wide = [1.0 + 0.3 * (i % 2) for i in range(12)]
     assert "wanted" in rule([[1.0] * 12, [1.0] * 12, wide])[0]
     assert rule([[1.0] * 30, [1.0] * 30, wide * 2 + wide[:6]])[0] == ""
+    ten_times = [each / 10 for each in wide]
+    assert rule([[1.0] * 12, [1.0] * 12, ten_times])[0] == ""
     assert wide_enough_rule(most_blocks=12)([[1.0] * 12, [1.0] * 12, wide])[0] == ""
 
 

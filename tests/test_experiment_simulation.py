@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from diagnose.measure.experiment import MOST_BLOCKS, wide_enough_rule
 from diagnose.stats import FEWEST_FOR_ROBUST_INTERVAL, log_ratio_interval
-from diagnose.tell.experiment import SMALLEST_MARGIN, judge
+from diagnose.tell.experiment import judge
 from tests.experiment_records import slots_of
 from tests.record_parts import machine
 
@@ -21,7 +22,6 @@ Series = NDArray[np.floating[Any]]
 
 DISTURBANCES = ("none", "drift", "neighbour", "clock step", "spikes")
 SESSIONS = 1000
-MOST_BLOCKS = 30
 STEPS_PER_SLOT = 20
 STEP_NOISE = 0.02
 
@@ -59,15 +59,13 @@ def run_session(disturbance: str, truth: float, dice: np.random.Generator) -> Se
     noise = simulate_noise(disturbance, 3 * MOST_BLOCKS, dice).reshape(MOST_BLOCKS, 3)
     times = np.exp(dice.permuted(noise, axis=1)) / np.array([1.0, 1.0, truth])
     before, control, after = (times[:, index].tolist() for index in range(3))
+    still_missing = wide_enough_rule()
     blocks = FEWEST_FOR_ROBUST_INTERVAL
-    while True:
-        interval = log_ratio_interval(before[:blocks], after[:blocks])
-        assert interval.half_width is not None
-        assert interval.low is not None
-        assert interval.high is not None
-        if blocks == MOST_BLOCKS or interval.half_width <= SMALLEST_MARGIN / 2:
-            break
+    while any(still_missing([side[:blocks] for side in (before, control, after)])):
         blocks += 1
+    interval = log_ratio_interval(before[:blocks], after[:blocks])
+    assert interval.low is not None
+    assert interval.high is not None
     outcome = judge(slots_of(before[:blocks], control[:blocks], after[:blocks]), machine(0))
     covered = interval.low <= math.log(truth) <= interval.high
     return Session(outcome.verdict, covered, blocks)

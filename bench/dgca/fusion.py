@@ -1,13 +1,14 @@
-"""Whom to believe, the vocabulary or the candidates? A gate, and two ways to mix what they say.
+"""Whom to believe, the vocabulary or the candidates? A gate, and three ways to mix what they say.
 
-The two ways give the same result only if no candidate but [PAD] occurs twice at a place:
-`scatter_` keeps one of the duplicates, `scatter_add_` sums them.
+They give the same result only if no candidate but [PAD] occurs twice at a place: `scatter_`
+keeps one of the duplicates, the other two sum them.
 """
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 EPSILON = 1e-10  # keeps the logarithm finite
 
@@ -45,3 +46,13 @@ def fuse_in_place(
     fused = (1 - alpha) * torch.softmax(logits, dim=-1, dtype=torch.float32)
     fused.scatter_add_(-1, candidate_ids, alpha * candidate_probs)
     return torch.log(fused + EPSILON)
+
+
+def fuse_labels(
+    logits: Tensor, candidate_ids: Tensor, candidate_probs: Tensor, alpha: Tensor, labels: Tensor
+) -> Tensor:
+    """What the labels get, (N, V) to (N): a loss needs no mixture of the other characters."""
+    plain = torch.exp(-F.cross_entropy(logits.float(), labels, reduction="none"))
+    listed = (candidate_probs * (candidate_ids == labels.unsqueeze(-1))).sum(-1)
+    share = alpha.squeeze(-1)
+    return torch.log((1 - share) * plain + share * listed + EPSILON)

@@ -45,15 +45,17 @@ def compute_loss(output: Output, batch: Mapping[str, Tensor], config: DGCAConfig
 def correction_loss(output: Output, batch: Mapping[str, Tensor], error_weight: float) -> Tensor:
     """Cross entropy of the mixed probabilities; an error position weighs 1 + error_weight."""
     labels, reference = batch["labels"], batch["trg_ref_ids"]
-    if output.log_probs.dim() == 2:  # of the labelled places alone
+    if output.log_probs.dim() == 1:  # of the labels alone
         labelled = labels != IGNORED
         labels, reference = labels[labelled], reference[labelled]
-    losses = F.nll_loss(
-        output.log_probs.flatten(0, -2),
-        labels.flatten(),
-        ignore_index=IGNORED,
-        reduction="none",
-    )
+        losses = -output.log_probs
+    else:
+        losses = F.nll_loss(
+            output.log_probs.flatten(0, -2),
+            labels.flatten(),
+            ignore_index=IGNORED,
+            reduction="none",
+        )
     # On the target's half the reference is the source: they differ where the source is wrong.
     weights = 1 + error_weight * (reference != labels).float()
     return _mean(losses.view_as(labels) * weights, labels != IGNORED)

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from bench.data.tensors import IGNORED
 from bench.dgca.config import DGCAConfig
-from bench.dgca.fusion import GatedFusion, fuse_in_place, fuse_with_zeros
+from bench.dgca.fusion import GatedFusion, fuse_in_place, fuse_labels, fuse_with_zeros
 from bench.dgca.heads import CandidateHead, DetectorHead
 from bench.dgca.prompt import PromptEncoder, loop_prompts, scatter_prompts
 
@@ -30,7 +30,8 @@ class Forms:
     apply_prompt: Callable[[Tensor, Tensor, Tensor], Tensor]
     fuse: Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
     keep_hidden_states: bool  # of all layers, although only the last one is used
-    # While gradients are wanted, only the places with a label are mixed: the loss sees no other.
+    # While gradients are wanted, only the probability of each label is mixed: the loss sees no
+    # other place and no other character.
     labelled_only: bool = False
 
 
@@ -44,7 +45,7 @@ BEST = replace(OPTIMISED, labelled_only=True)
 class Output(NamedTuple):
     """What the heads say about each place."""
 
-    # Vocabulary and candidates mixed: (B, L, V), or (labelled places, V) with `labelled_only`.
+    # Vocabulary and candidates mixed: (B, L, V), or with `labelled_only` what the labels get.
     log_probs: Tensor
     logits: Tensor  # (B, L, V), of the vocabulary alone
     detect_logits: Tensor  # (B, L)
@@ -75,11 +76,17 @@ class DGCA(nn.Module):
         detect_logits = self.detector(hidden)
         candidate_probs = self.candidate(hidden, candidate_ids, words)
         alpha = self.fusion(hidden, detect_logits)
-        mixed: tuple[Tensor, ...] = (logits, candidate_ids, candidate_probs, alpha)
         if self.forms.labelled_only and torch.is_grad_enabled():
-            labelled = batch["labels"] != IGNORED
-            mixed = tuple(each[labelled] for each in mixed)
-        log_probs = self.forms.fuse(*mixed)
+            seen = batch["labels"] != IGNORED
+            log_probs = fuse_labels(
+                logits[seen],
+                candidate_ids[seen],
+                candidate_probs[seen],
+                alpha[seen],
+                batch["labels"][seen],
+            )
+        else:
+            log_probs = self.forms.fuse(logits, candidate_ids, candidate_probs, alpha)
         return Output(log_probs, logits, detect_logits, candidate_probs, alpha)
 
     def _encode(self, embeds: Tensor, attention_mask: Tensor) -> tuple[Tensor, Tensor]:

@@ -89,14 +89,17 @@ def model_outcome(forms: Forms) -> Callable[[Lab], dict[str, Tensor]]:
 
 
 def labelled_outcome(forms: Forms) -> Callable[[Lab], dict[str, Tensor]]:
-    """The same where log-probabilities exist for the labelled places only."""
+    """The same where log-probabilities exist for the labels only."""
 
     def outcome(lab: Lab) -> dict[str, Tensor]:
         found = model_outcome(forms)(lab)
         log_probs = found.pop("per sample log-probabilities")
         if log_probs.dim() == 3:
-            log_probs = log_probs[real_batch(lab)["labels"] != tensors.IGNORED]
-        return {"log-probabilities of the labelled places": log_probs, **found}
+            labels = real_batch(lab)["labels"]
+            labelled = labels != tensors.IGNORED
+            places = log_probs[labelled]
+            log_probs = places.gather(-1, labels[labelled].unsqueeze(-1)).squeeze(-1)
+        return {"log-probabilities of the labels": log_probs, **found}
 
     return outcome
 

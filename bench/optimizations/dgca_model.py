@@ -220,7 +220,7 @@ HIDDEN_STATES = Optimization(
 )
 
 
-# --- 10: places without a label ---
+# --- 10: places and characters that are no label ---
 
 
 def _labelled_side(text: str, forms: Forms) -> Side:
@@ -230,9 +230,9 @@ def _labelled_side(text: str, forms: Forms) -> Side:
 
 LABELLED_ONLY = Optimization(
     key="labelled_only",
-    title="Mix only the places that have a label",
-    before=_labelled_side("every place, also [PAD] and the source", OPTIMISED),
-    after=_labelled_side("the places that the loss sees", BEST),
+    title="Mix only the probability of each label",
+    before=_labelled_side("every place and character", OPTIMISED),
+    after=_labelled_side("what the loss sees", BEST),
     tolerance=1e-4,
 )
 

@@ -94,7 +94,8 @@ class Timed:
 
 
 Progress = Callable[[str, int, float], None]  # variant, slots done, seconds per step
-# From the slots of every variant to what is still missing of each ("" for nothing).
+# From the seconds per step in the slots of every variant to what is still missing of each ("" for
+# nothing). Per step, because variants of one block have slots of different numbers of steps.
 StoppingRule = Callable[[Sequence[Sequence[float]]], Sequence[str]]
 
 
@@ -112,7 +113,6 @@ def measure(
 
     Without a rule every variant must be precise by itself.
     """
-    missing = stop or (lambda slots: [_unmet(each, effort) for each in slots])
     overhead = empty_pair_seconds(timer)
     # Energy wants long slots, but ten of each variant must still fit into the time there is.
     affordable = effort.limit_seconds / (effort.fewest_slots * len(variants))
@@ -135,7 +135,10 @@ def measure(
         for run in order.sample(runs, len(runs)):
             run.time_one_slot()
             progress(run.variant.name, len(run.seconds), run.seconds[-1] / run.steps)
-        unmet = missing([run.seconds for run in runs])
+        if stop:
+            unmet = stop([[each / run.steps for each in run.seconds] for run in runs])
+        else:
+            unmet = [_unmet(run.seconds, effort) for run in runs]
         exhausted = timer.now() - began >= effort.limit_seconds
         if not any(unmet) or exhausted or len(runs[0].seconds) >= MOST_BLOCKS:
             return [run.timing(reason, overhead) for run, reason in zip(runs, unmet, strict=True)]

@@ -46,9 +46,11 @@ MOST_BLOCKS = 30
 MOST_BLOCKS_OF_QUICK_LADDER = FEWEST_BLOCKS
 QUICK_LADDER: Mapping[str, Any] = {"window": 2, "warmup_limit_seconds": 3.0}
 # Some twenty blocks of three whole training steps must fit, also in a quick run.
-LEAST_LIMIT_SECONDS = 18.0
+LEAST_LIMIT_SECONDS = 16.0
 # Differences below one percent are nobody's speed-up (criterion's noise threshold).
 SMALLEST_MARGIN = 0.01
+# A gain of twenty times needs no interval of a percent: a tenth of its logarithm will do.
+PRECISE_SHARE = 0.1
 SLOTS_ONLY = "an experiment compares slots, not single steps"
 NOT_COUNTED = Reading(None, "not counted in an experiment")
 
@@ -233,29 +235,34 @@ def time_scope(before: Side, side: Side, scope: str, bench: Bench, blank: Compar
 def wide_enough_rule(most_blocks: int = MOST_BLOCKS) -> StoppingRule:
     """Stop on the width of the interval, never on significance: that would find what is not."""
 
-    def missing(slots: Sequence[Sequence[float]]) -> Sequence[str]:
-        before, control, after = slots
+    def missing(steps: Sequence[Sequence[float]]) -> Sequence[str]:
+        before, control, after = steps
         if len(before) < FEWEST_BLOCKS:
             reason = f"only {len(before)} of {FEWEST_BLOCKS} blocks"
         elif len(before) >= most_blocks:
             reason = ""
         else:
             reason = _too_wide(before, control, after)
-        return [reason] * len(slots)
+        return [reason] * len(steps)
 
     return missing
 
 
 def _too_wide(before: Sequence[float], control: Sequence[float], after: Sequence[float]) -> str:
-    """The interval must be half as wide as the margin, or SAME could never be said."""
+    """The interval must be half as wide as the margin, or SAME could never be said.
+
+    Of a large effect a share of it is precise enough. Both are widths: whether the effect is
+    proven plays no part.
+    """
     floor = log_ratio_interval(before, control)
     result = log_ratio_interval(before, after)
     if result.half_width is None or floor.low is None or floor.high is None:
         return f"fewer than {FEWEST_FOR_INTERVAL} blocks"
     margin = max(SMALLEST_MARGIN, abs(floor.low), abs(floor.high))
-    if result.half_width <= margin / 2:
+    wanted = max(margin / 2, PRECISE_SHARE * abs(result.center))
+    if result.half_width <= wanted:
         return ""
-    return f"interval ±{result.half_width:.1%}, wanted ±{margin / 2:.1%}"
+    return f"interval ±{result.half_width:.1%}, wanted ±{wanted:.1%}"
 
 
 def _timed(name: str, trial: Trial) -> Timed:

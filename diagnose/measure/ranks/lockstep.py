@@ -128,7 +128,7 @@ def measure_together(
 ) -> list[Track]:
     """Time all variants in blocks until the rule is content, or time is up.
 
-    The rule sees the slots of the slowest rank. With `describe`, an exception in a step on one
+    The rule sees the steps of the slowest rank. With `describe`, an exception in a step on one
     rank becomes a StepFailed on all of them; without, it ends its rank.
     """
     run = _Run(peers, timer, describe)
@@ -144,7 +144,7 @@ def measure_together(
     while True:
         for track in order.sample(tracks, len(tracks)):
             run.take_slot(track)
-        unmet = list(stop([track.slowest for track in tracks]))
+        unmet = list(stop([[each / track.steps for each in track.slowest] for track in tracks]))
         exhausted = timer.now() - began >= effort.limit_seconds
         enough = not any(unmet) or exhausted or len(tracks[0].blocks) >= MOST_BLOCKS
         for track, reason in zip(tracks, unmet, strict=True):

@@ -1,0 +1,1 @@
+"""What do jobs that write share? Questions in, answers out, and what a step of that costs."""
