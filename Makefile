@@ -18,7 +18,7 @@ else
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help diagnose optimize test bench lint report check clean
+.PHONY: help diagnose optimize accuracy test bench lint report check clean
 
 help: ## print this list
 	@awk -F':.*## ' '/^[a-z_-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -35,6 +35,9 @@ diagnose: $(READY) ## measure this machine stage by stage and write reports/<lab
 
 optimize: $(READY) ## try every optimisation of the full model, with proofs and intervals
 	$(RUN) -m diagnose optimize $(ARGS)
+
+accuracy: $(READY) ## diagnose scripts whose cause is known, and publish how often it is right
+	$(RUN) -m diagnose.accuracy $(ARGS)
 
 test: lint ## lint, then every test, two files at a time
 	$(RUN) -m pytest tests -n 2 --dist loadfile $(ARGS)

@@ -20,16 +20,19 @@ if TYPE_CHECKING:
     import torch
     from torch.utils.data import Dataset
 
+    from bench.generation.contract import Generator, OpenGenerator, Question
     from bench.optimizations.contract import Treatment
 
 Batch = Any  # whatever your loss accepts: a tensor, or a tuple, list or dict of tensors
 
-# In the order in which --help lists them: from the pure encoder to the full model, and then
-# the patient that is too small for its device.
+# In the order in which --help lists them: from the pure encoder to the full model, then the
+# patient that is too small for its device, and then those that write, without and with pictures.
 BUILT_IN: Mapping[str, str] = {
     "bert": "bench.bert",
     "dgca": "bench.dgca.workload",
     "timeseries": "bench.timeseries.workload",
+    "textgen": "bench.textgen.workload",
+    "vqa": "bench.vqa.workload",
 }
 
 
@@ -57,6 +60,17 @@ class Network:
 
 
 @dataclass(frozen=True)
+class Generation:
+    """What a job that writes answers needs besides: see bench/generation/contract.py."""
+
+    open_generator: OpenGenerator
+    # The user's --data file, or None for the built-in ones; at most so many.
+    open_questions: Callable[[Path | None, int], list[Question]]
+    # A generator around a model that is already there, so that it need not be built twice.
+    wrap: Callable[[torch.nn.Module, Size], Generator]
+
+
+@dataclass(frozen=True)
 class DataSummary:
     """What the real data are, for the report."""
 
@@ -67,6 +81,9 @@ class DataSummary:
     erroneous_rows: int
     length_quantiles: Mapping[str, float]
     padding_share: float
+    # What `sentences` counts, and what the lengths are counted in.
+    unit: str = "sentences"
+    length_unit: str = "characters"
 
 
 @dataclass(frozen=True)
@@ -95,6 +112,9 @@ class Workload:
     # What `optimize` tries: see bench/optimizations/contract.py. A function, so that listing
     # the workloads does not load it.
     treatment: Callable[[], Treatment] | None = None
+    generation: Generation | None = None
+    # The same job with the model of the user's --model directory.
+    from_directory: Callable[[Path], Workload] | None = None
     default_size_on_cpu: str = "small"
     default_size_on_accelerator: str = "seed"
 
@@ -115,8 +135,20 @@ class Workload:
         return name, self.sizes[name]
 
 
-def load(name_or_path: str) -> Workload:
+def load(name_or_path: str, model_directory: Path | None = None) -> Workload:
     """A built-in workload by name, or the WORKLOAD of the user's own Python file."""
+    workload = _find(name_or_path)
+    if model_directory is None:
+        return workload
+    if workload.from_directory is None:
+        raise WorkloadError(
+            f"workload {workload.name} builds its own model, so --model has no use; "
+            "textgen and vqa take one"
+        )
+    return workload.from_directory(model_directory)
+
+
+def _find(name_or_path: str) -> Workload:
     if name_or_path in BUILT_IN:
         workload = importlib.import_module(BUILT_IN[name_or_path]).WORKLOAD
         assert isinstance(workload, Workload)

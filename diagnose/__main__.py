@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from diagnose import batch_size_command
+from diagnose import batch_size_command, script_command
 from diagnose.console import Console
 from diagnose.measure.optimizer import Optimizer
 from diagnose.measure.runner import Runner, resumed
@@ -86,6 +86,7 @@ def _job(arguments: argparse.Namespace) -> Job:
         size=arguments.size,
         device=arguments.device,
         data=arguments.data,
+        model=arguments.model,
         effort=arguments.effort,
         seed=arguments.seed,
     )
@@ -115,6 +116,8 @@ def _default_label(record: RunRecord, arguments: argparse.Namespace) -> str:
         parts.append(record.workload.name)
     if arguments.size is not None:
         parts.append(record.workload.size)
+    if arguments.model is not None:
+        parts.append(Path(arguments.model).resolve().name)
     if arguments.data is not None:
         parts.append(Path(arguments.data).stem)
     if not set(STAGE_KEYS) <= set(arguments.stages):
@@ -207,8 +210,13 @@ def optimize(arguments: argparse.Namespace) -> int:
         Optimizer(_job(arguments), console, arguments.only, arguments.timeout) as optimizer,
     ):
         record = optimizer.open()
+        if arguments.samples is not None and not optimizer.evaluates:
+            raise Refused(
+                f"workload {record.workload.name} evaluates nothing, so --samples has no use; "
+                "textgen and vqa do"
+            )
         label = arguments.label or _optimize_label(record, arguments)
-        record = replace(record, label=label)
+        record = replace(record, label=label, samples=arguments.samples)
         directory = arguments.reports / label
         with store.label_lock(directory):
             kept = _Kept(record, directory)
@@ -229,6 +237,7 @@ def optimize(arguments: argparse.Namespace) -> int:
 def _optimize_label(record: OptimizeRecord, arguments: argparse.Namespace) -> str:
     parts = [record.machine.device_name, record.workload.name]
     parts += [record.workload.size] if arguments.size is not None else []
+    parts += [Path(arguments.model).resolve().name] if arguments.model is not None else []
     parts += [Path(arguments.data).stem] if arguments.data is not None else []
     parts += arguments.only or []
     parts += ["smoke"] if record.effort == "smoke" else []
@@ -251,7 +260,8 @@ def _conclude_optimize(
     else:
         print(optimize_answer(record, outcomes))
         print(f"report: {directory / 'report.md'}")
-    broken = [each for each in record.comparisons if each.status in ("failed", "hung", "invalid")]
+    tried = (*record.comparisons, *record.rungs)
+    broken = [each for each in tried if each.status in ("failed", "hung", "invalid")]
     for each in broken:
         print(f"diagnose: {each.key} {each.status}: {each.reason}", file=sys.stderr)
     return COULD_NOT_MEASURE if broken else FINE
@@ -299,6 +309,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         "optimize": optimize,
         "batch-size": batch_size_command.run,
         "scale": scale,
+        "script": script_command.run,
         "report": report,
         "check": check,
     }

@@ -17,6 +17,7 @@ from diagnose.entry import whole_and_positive
 from diagnose.measure.batch_size.agree import Agreement, own_card
 from diagnose.measure.batch_size.finder import PROBE_SECONDS, Finder
 from diagnose.measure.batch_size.plan import MAX_CROPS, Wanted
+from diagnose.measure.evaluation_records import DTYPES
 from diagnose.measure.ranks.ends import COULD_NOT_MEASURE, FINE
 from diagnose.measure.ranks.rendezvous import NoRendezvous, Place, Refusal, read_place
 from diagnose.measure.supervisor import CouldNotOpen, Job, Refused
@@ -80,6 +81,20 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         default=[],
         metavar="N",
         help="time these batch sizes (default: doubling up to the largest)",
+    )
+    parser.add_argument(
+        "--torch-dtype",
+        "--torch_dtype",
+        choices=DTYPES,
+        default=DTYPES[0],
+        help="of the weights of textgen and vqa (default: auto, as they were saved)",
+    )
+    parser.add_argument(
+        "--max-new-tokens",
+        "--max_new_tokens",
+        type=whole_and_positive,
+        metavar="N",
+        help="longest answer of textgen and vqa: as long as in your evaluation (default: 16)",
     )
 
 
@@ -154,6 +169,9 @@ def _job(arguments: argparse.Namespace) -> Job:
         size=arguments.size,
         device=arguments.device,
         data=arguments.data,
+        model=arguments.model,
+        torch_dtype=arguments.torch_dtype,
+        max_new_tokens=arguments.max_new_tokens,
         effort=arguments.effort,
         seed=arguments.seed,
     )
@@ -174,7 +192,11 @@ def _wanted(arguments: argparse.Namespace) -> Wanted:
 def _default_label(record: BatchSizeRecord, arguments: argparse.Namespace) -> str:
     parts = [record.machine.device_name, record.workload.name]
     parts += [record.workload.size] if arguments.size is not None else []
+    parts += [Path(arguments.model).resolve().name] if arguments.model is not None else []
     parts += [Path(arguments.data).stem] if arguments.data is not None else []
+    parts += [arguments.torch_dtype] if arguments.torch_dtype != DTYPES[0] else []
+    tokens = arguments.max_new_tokens
+    parts += [f"{tokens} tokens"] if tokens is not None else []
     parts += ["smoke"] if record.effort == "smoke" else []
     return store.label_from_device_name(" ".join(parts))
 

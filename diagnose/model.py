@@ -210,8 +210,10 @@ class DataFacts:
     sentences: int
     rows: int
     erroneous_rows: int
-    length_quantiles: Mapping[str, float]  # characters of a source sentence, p10 p50 p90 max
+    length_quantiles: Mapping[str, float]  # of a sample, p10 p50 p90 max
     padding_share: float  # of all token slots
+    unit: str = "sentences"  # what is counted as `sentences`
+    length_unit: str = "characters"
 
 
 @dataclass(frozen=True)
@@ -345,6 +347,8 @@ class OptimizeRecord:
     # The ladder: each comparison adds one change to those before it; all start from the base.
     rungs: tuple[Comparison, ...] = ()
     complete: bool = False
+    # Of the user's whole data set, for which the time is to be told.
+    samples: int | None = None
 
 
 @dataclass(frozen=True)

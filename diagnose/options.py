@@ -10,6 +10,7 @@ from typing import TypeAlias
 from diagnose.batch_size_command import add_options as add_batch_size_options
 from diagnose.measure.optimizer import EXPERIMENT_KEYS
 from diagnose.measure.stages import INTERCONNECT, STAGE_KEYS
+from diagnose.script_command import add_verb as add_script_verb
 from diagnose.tell.cluster_links import LINK_NAMES
 
 Action: TypeAlias = Callable[[argparse.Namespace], int]
@@ -29,6 +30,7 @@ def build_parser(actions: Mapping[str, Action]) -> argparse.ArgumentParser:
     _add_optimize(verbs)
     _add_batch_size(verbs)
     _add_scale(verbs)
+    add_script_verb(verbs)
     _add_report(verbs)
     _add_check(verbs)
     for name, verb in verbs.choices.items():
@@ -88,7 +90,16 @@ def _add_measuring_options(verb: argparse.ArgumentParser, unit: str) -> None:
     verb.add_argument("--size", help="of the workload: seed, small or tiny for a built-in one")
     verb.add_argument("--device", help="cpu, cuda, ... (default: the accelerator, else cpu)")
     verb.add_argument(
-        "--data", metavar="FILE", help="your own .tsv, .jsonl or .txt sentences, or .csv of days"
+        "-d",
+        "--data",
+        metavar="FILE",
+        help="your own .tsv, .jsonl or .txt sentences, .csv of days, or .jsonl questions",
+    )
+    verb.add_argument(
+        "-m",
+        "--model",
+        metavar="DIR",
+        help="your own model (config, safetensors, tokenizer) for textgen or vqa",
     )
     effort = verb.add_mutually_exclusive_group()
     for name, text in (
@@ -123,6 +134,12 @@ def _add_optimize(verbs: Verbs) -> None:
         help=f"only these; for dgca: {', '.join(EXPERIMENT_KEYS)}",
     )
     verb.add_argument(
+        "--samples",
+        type=_count_of("samples"),
+        metavar="N",
+        help="of your whole evaluation: how long it takes, before and after (textgen, vqa)",
+    )
+    verb.add_argument(
         "--annotations",
         action="store_true",
         help="print GitHub ::warning lines for the source lines to blame",
@@ -150,7 +167,12 @@ def _add_scale(verbs: Verbs) -> None:
     )
     verb.add_argument("--label", required=True, help="of the report that ddp_scaling.py wrote")
     verb.add_argument(
-        "--ranks", type=_count, nargs="+", default=[8, 64, 512], metavar="N", help="how many ranks"
+        "--ranks",
+        type=_count_of("ranks"),
+        nargs="+",
+        default=[8, 64, 512],
+        metavar="N",
+        help="how many ranks",
     )
     verb.add_argument(
         "--link",
@@ -179,10 +201,13 @@ def _add_check(verbs: Verbs) -> None:
     )
 
 
-def _count(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"'{text}' is no number of ranks; use 1 or more")
-    return int(text)
+def _count_of(what: str) -> Callable[[str], int]:
+    def count(text: str) -> int:
+        if not text.isdecimal() or int(text) < 1:
+            raise argparse.ArgumentTypeError(f"'{text}' is no number of {what}; use 1 or more")
+        return int(text)
+
+    return count
 
 
 def _positive(text: str) -> float:

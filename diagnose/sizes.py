@@ -24,7 +24,7 @@ ProbeStatus = Literal[
 
 @dataclass(frozen=True)
 class Probe:
-    """One batch size, tried with real steps in a process of its own."""
+    """One batch size, tried with real steps in a child, which later probes may share."""
 
     batch: int
     status: ProbeStatus

@@ -1,9 +1,19 @@
 from __future__ import annotations
 
+from collections.abc import Generator
+
 import pytest
 
 from tests.fakegpu.plugin import fakegpu_env as fakegpu_env
 from tests.nvml_stub import build_stub, find_compiler
+from tests.turns import take_turn
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """Around the fixtures too: those of a module run whole commands."""
+    with take_turn(alone=item.get_closest_marker("alone") is not None):
+        return (yield)
 
 
 @pytest.fixture(scope="session")

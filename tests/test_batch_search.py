@@ -4,24 +4,34 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from diagnose.measure.batch_size.agree import combine, own_card
+from diagnose.measure.batch_size.agree import (
+    Disagreement,
+    combine,
+    least_available,
+    own_card,
+)
 from diagnose.measure.batch_size.estimates import crops_factor, list_estimates
 from diagnose.measure.batch_size.judge import explain_refusal, judge
 from diagnose.measure.batch_size.plan import (
     AS_IT_IS,
     MAX_CROPS,
+    Patience,
     Wanted,
     choose_confirmation,
     choose_sweep,
     explain_stop,
+    find_ceiling,
     guess,
     most_in_time,
+    needed_seconds,
     plan_configurations,
+    worth_seconds,
 )
 from diagnose.measure.batch_size.search import probes_allowed, search
 from diagnose.measure.ranks.rendezvous import Place
@@ -31,6 +41,7 @@ from diagnose.sizes import Probe, fit_memory, largest_fitting, smallest_failing
 from diagnose.tell.batch_size_rivals import double_and_bisect, halve, list_rivals, shrink_by_tenths
 
 UNKNOWN = Reading(None, "not measured here")
+PATIENCE = Patience(2.0, 5.0, search_seconds=20.0, sweep_seconds=9.0)
 LIMITS = st.one_of(st.integers(1, 300), st.integers(1, 10**6))
 
 
@@ -41,6 +52,7 @@ def probe_made(
     free: float | None = None,
     step: float = 0.001,
     fresh: bool = False,
+    seconds: float = 0.0,
 ) -> Probe:
     return Probe(
         batch,
@@ -49,6 +61,7 @@ def probe_made(
         UNKNOWN if free is None else Reading(free),
         (step, 1.5 * step) if fits else (),
         "" if fits else "no memory",
+        seconds=seconds,
         fresh=fresh,
     )
 
@@ -167,6 +180,18 @@ def test_rules_by_max_crops() -> None:
     assert list_estimates(None, 1, 64, None)[0].high == 64
 
 
+def test_a_search_begins_at_the_smaller_of_both_tables_times_the_factor() -> None:
+    large_model = list_estimates(80e9, 8_000_000_000, None, None)
+    assert [(rule.low, rule.high) for rule in large_model] == [(2, 4), (8, 16)]
+    small_card = list_estimates(8e9, 500_000_000, None, None)
+    assert [(rule.low, rule.high) for rule in small_card] == [(2, 4), (8, 16)]
+    tiled = list_estimates(80e9, 2_000_000_000, None, 12)
+    assert [(rule.low, rule.high) for rule in tiled] == [(2, 4), (4, 8), (8, 16)]
+    assert tiled[0].source == "2 billion parameters at max_crops 12"
+    assert guess([probe_made(1)], tiled) == 4
+    assert list_estimates(4e9, 1, None, 13)[0].low == 1, "never less than one sample"
+
+
 def test_a_batch_that_takes_the_last_of_the_memory_does_not_fit() -> None:
     assert judge(probe_made(4, peak=90.0, free=100.0), ()).fits
     judged = judge(probe_made(4, peak=91e6, free=100e6), ())
@@ -191,6 +216,37 @@ def test_time_bounds_the_search_and_lets_it_grow() -> None:
     assert most_in_time([probe_made(700, step=0.7), probe_made(800, False)], 4.0) == 800
 
 
+def test_a_job_that_is_slow_with_one_sample_may_take_longer() -> None:
+    slow = probe_made(1, step=0.15)
+    assert worth_seconds([probe_made(1, step=0.01)], PATIENCE) == 2.0
+    assert worth_seconds([slow], PATIENCE) == pytest.approx(4 * 5 * 0.15)
+    assert worth_seconds([slow, probe_made(2, step=3.0)], PATIENCE) == pytest.approx(3.0)
+    assert worth_seconds([probe_made(1, False)], PATIENCE) == 2.0
+    assert most_in_time([slow], worth_seconds([slow], PATIENCE)) == 4
+
+
+def test_a_disturbed_first_probe_does_not_make_all_others_long() -> None:
+    disturbed = probe_made(1, step=0.677)
+    assert worth_seconds([disturbed], PATIENCE) == 5.0, "whatever it took"
+    assert worth_seconds([disturbed, probe_made(2, step=0.15)], PATIENCE) == pytest.approx(3.0)
+
+
+def test_a_disturbed_first_probe_does_not_end_the_search() -> None:
+    disturbed = probe_made(1, step=1.1)
+    assert find_ceiling([disturbed], PATIENCE) == 2
+    assert find_ceiling([disturbed, probe_made(2, step=0.15)], PATIENCE) == 8
+    assert find_ceiling([disturbed, probe_made(2, step=1.2)], PATIENCE) == 2, "it is slow"
+
+
+def test_a_search_that_took_its_time_grows_no_further() -> None:
+    made = [probe_made(1, step=0.1, seconds=9.0), probe_made(2, step=0.11, seconds=10.0)]
+    assert find_ceiling(made, PATIENCE) > 2
+    late = [*made, probe_made(4, step=0.12, seconds=1.0)]
+    assert find_ceiling(late, PATIENCE) == 4
+    assert find_ceiling([*late, probe_made(8, False)], PATIENCE) > 4, "the exact answer is near"
+    assert find_ceiling(late, Patience(2.0, 5.0)) > 4
+
+
 def test_a_fresh_process_confirms_or_searches_on() -> None:
     made = [probe_made(1, fresh=True), probe_made(2), probe_made(20), probe_made(21, False)]
     assert choose_confirmation(made) == 20
@@ -207,22 +263,27 @@ def test_a_fresh_process_confirms_or_searches_on() -> None:
 
 def test_why_a_search_stopped() -> None:
     fast, slow = probe_made(8, step=0.001), probe_made(8, step=1.0)
-    assert explain_stop([fast, probe_made(9, False)], 2, 4.0) == "", "exact, whatever was set"
-    assert explain_stop([fast], 2, 4.0) == "--max-attempts 2 was reached"
-    assert explain_stop([slow], None, 4.0).endswith("its probe would take over 4 s")
+    assert explain_stop([fast, probe_made(9, False)], 2, 2, PATIENCE) == "", "exact anyway"
+    assert explain_stop([probe_made(1), fast], 2, 2, PATIENCE) == "--max-attempts 2 was reached"
+    too_long = "a larger batch was not tried: its probe would take over 5 s"
+    assert explain_stop([slow], 1, None, PATIENCE) == too_long
+    assert explain_stop([slow], 1, 9, PATIENCE) == too_long, "not for its attempts"
+    confirmed = [slow, probe_made(8, step=1.0, fresh=True)]
+    assert explain_stop(confirmed, 1, 2, PATIENCE) == too_long, "confirming is no attempt"
+    late = probe_made(8, step=0.001, seconds=21.0)
+    assert "the search would take over 20 s; --full" in explain_stop([late], 1, 9, PATIENCE)
     refuted = [fast, probe_made(20), probe_made(21, False), probe_made(20, False, fresh=True)]
-    assert "could not confirm" in explain_stop(refuted, None, 4.0)
+    assert "could not confirm" in explain_stop(refuted, 3, None, PATIENCE)
 
 
 def test_a_refusal_says_what_is_needed() -> None:
     refused = Probe(1, "out of memory", Reading(3e6), Reading(16e6), (), "tried 32 MB")
-    assert explain_refusal(refused) == (
+    assert explain_refusal(refused, "a smaller --size") == (
         "batch 1 does not fit: tried 32 MB; it had taken 3.0 MB of the 16.0 MB that were free and "
-        "needs that allocation on top; use a smaller --size, a shorter sequence or a device with "
-        "more memory"
+        "needs that allocation on top; use a smaller --size or a device with more memory"
     )
     broken = Probe(1, "failed", UNKNOWN, UNKNOWN, (), "KeyError: 'x'")
-    assert explain_refusal(broken) == "batch 1 does not fit: KeyError: 'x'"
+    assert explain_refusal(broken, "less") == "batch 1 does not fit: KeyError: 'x'"
 
 
 def test_a_fresh_process_has_the_last_word() -> None:
@@ -231,11 +292,38 @@ def test_a_fresh_process_has_the_last_word() -> None:
 
 
 def test_the_sweep_ends_with_the_largest() -> None:
-    assert choose_sweep(1, ()) == [1]
-    assert choose_sweep(8, ()) == [1, 2, 4, 8]
-    assert choose_sweep(11, ()) == [1, 2, 4, 8, 11]
-    assert choose_sweep(11, (16, 4, 1)) == [1, 4]
-    assert choose_sweep(3, (16,)) == [3]
+    def sweep(largest: int, *asked: int) -> list[int]:
+        return choose_sweep([probe_made(1), probe_made(largest)], asked, 9.0)
+
+    assert sweep(1) == [1]
+    assert sweep(8) == [1, 2, 4, 8]
+    assert sweep(11) == [1, 2, 4, 8, 11]
+    assert sweep(11, 16, 4, 1) == [1, 4]
+    assert sweep(3, 16) == [3]
+
+
+@given(
+    largest=st.integers(2, 10**6), once=st.floats(1e-4, 1.0), each=st.floats(0, 1.0),
+)  # fmt: skip
+@settings(max_examples=200, deadline=None)
+def test_a_sweep_of_long_steps_has_fewer_sizes(largest: int, once: float, each: float) -> None:
+    made = [probe_made(b, step=once + each * b) for b in (1, largest)]
+    batches = choose_sweep(made, (), 9.0)
+    assert batches == sorted(set(batches))
+    assert (batches[0], batches[-1]) == (1, largest)
+    doubling = choose_sweep(made, (), math.inf)
+    assert set(batches) <= set(doubling)
+    in_time = needed_seconds(made, batches) <= 9.0
+    assert in_time or len(batches) == 2
+    if needed_seconds(made, doubling) <= 9.0:
+        assert batches == doubling
+
+
+def test_the_time_of_a_sweep_is_read_between_the_probes() -> None:
+    made = [probe_made(1, step=0.1), probe_made(9, step=0.5), probe_made(9, step=0.9)]
+    block = needed_seconds(made, [1, 5, 9]) / needed_seconds(made, [1])
+    assert block == pytest.approx((0.1 + 0.3 + 0.5) / 0.1)
+    assert needed_seconds(made[1:], [5]) == needed_seconds(made[1:], [9]), "nothing below"
 
 
 def test_configurations_of_max_crops() -> None:
@@ -267,6 +355,21 @@ def test_what_holds_for_all_ranks() -> None:
     refused = combine(answers(roomy, probe_made(4, False)))
     assert refused.status == "out of memory"
     assert refused.reason == "rank 1: no memory"
+
+
+def test_what_decides_about_the_next_probe_is_the_same_for_all_ranks() -> None:
+    early, late = probe_made(4, fresh=True, seconds=1.0), probe_made(4, seconds=3.0)
+    for together in (
+        combine([early, late]),
+        combine([early, replace(late, status="hung", reason="x")]),
+    ):
+        assert together.seconds == 3.0
+        assert not together.fresh
+    assert combine([early, early]).fresh
+    with pytest.raises(Disagreement, match=r"\(rank 0 batch 4, rank 1 batch 8\)"):
+        combine([probe_made(4), probe_made(8)])
+    assert least_available([Reading(4.0), Reading(2.0), Reading(3.0)]).value == 2.0
+    assert least_available([Reading(4.0), UNKNOWN]) == UNKNOWN
 
 
 def test_every_rank_sees_its_own_card() -> None:

@@ -5,17 +5,25 @@ from __future__ import annotations
 import json
 import math
 import os
+import signal
 import subprocess
 import sys
+import time
+import uuid
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.cli import ROOT, Outcome, diagnose, environment
+from tests.cli import ROOT, Outcome, command, diagnose, environment, launch, processes_with
 
 SIZED = "tests/jobs/sized.py"
 MIB = 2**20
+# In MiB: of a device, and what a process may take beyond what it has.
+DEVICE_LIMITS = (10, 20, 40)
+ROOMS = (120, 200, 333)
+SAMPLE_MIB = 16
+SAMPLES_PER_MIB = 4  # on the device
 
 
 def find(reports: Path, *options: object, **extra: str) -> Outcome:
@@ -86,6 +94,83 @@ def test_the_exact_maximum_under_a_limit_of_the_system(tmp_path: Path) -> None:
     outcome = find(tmp_path, "--device", "cpu", PER_SAMPLE=str(16 * MIB), ROOM_BYTES=str(384 * MIB))
     assert outcome.code == 0, outcome.err
     assert 4 <= exact_maximum(probes_of(tmp_path)) <= 24, "16 MiB each, in at most 384 MiB"
+
+
+@pytest.fixture(scope="module")
+def of_accelerator(fakegpu_env: dict[str, str]) -> list[dict[str, Any]]:
+    return search_under(
+        "fakegpu", DEVICE_LIMITS, PER_SAMPLE=str(MIB // SAMPLES_PER_MIB), **fakegpu_env
+    )
+
+
+@pytest.fixture(scope="module")
+def of_system() -> list[dict[str, Any]]:
+    return search_under("cpu", ROOMS, PER_SAMPLE=str(SAMPLE_MIB * MIB))
+
+
+def search_under(kind: str, limits: tuple[int, ...], **extra: str) -> list[dict[str, Any]]:
+    """One process searches under all of them: importing torch is most of the time."""
+    done = launch([sys.executable, "-m", "tests.jobs.limits", kind, *map(str, limits)], extra)
+    assert done.code == 0, done.err
+    found: list[dict[str, Any]] = json.loads(done.out)
+    return found
+
+
+def enclosed_maximum(probes: list[dict[str, Any]]) -> int:
+    """The largest that fits, of which the next one was tried and did not."""
+    largest = max(p["batch"] for p in probes if p["status"] == "fits")
+    assert min(p["batch"] for p in probes if p["status"] != "fits") == largest + 1, probes
+    assert len(probes) <= 2 + 2 * math.log2(largest)
+    return int(largest)
+
+
+@pytest.mark.parametrize("place", range(len(DEVICE_LIMITS)))
+def test_every_byte_limit_has_its_exact_maximum(
+    of_accelerator: list[dict[str, Any]], place: int
+) -> None:
+    """90 % of it are whole samples, and model and inputs take less than one of them."""
+    expected = SAMPLES_PER_MIB * 9 * DEVICE_LIMITS[place] // 10 - 1
+    assert of_accelerator[place]["available"] == DEVICE_LIMITS[place] * MIB
+    assert enclosed_maximum(of_accelerator[place]["probes"]) == expected
+
+
+@pytest.mark.parametrize("place", range(len(ROOMS)))
+def test_every_limit_of_the_system_has_its_exact_maximum(
+    of_system: list[dict[str, Any]], place: int
+) -> None:
+    free, probes = of_system[place]["available"], of_system[place]["probes"]
+    # What the process had before counts too, and allocators round by less than a sample.
+    spare = 0.9 * free - (free - ROOMS[place] * MIB)
+    assert abs(enclosed_maximum(probes) - spare // (SAMPLE_MIB * MIB)) <= 1
+
+
+def test_ctrl_c_keeps_what_was_found(tmp_path: Path) -> None:
+    token = uuid.uuid4().hex
+    words = command(
+        "batch-size", "--workload", SIZED, "--smoke", "--device", "cpu", "--reports", tmp_path,
+        "--label", "b", "--no-auto-adjust-batch-size", "--batch-size", 1, "--max-crops-list", 1, 2,
+    )  # fmt: skip
+    extra = {"FAULT": "sleep", "FROM": "2", "RUN_TOKEN": token}
+    process = subprocess.Popen(
+        words, cwd=ROOT, env=environment(extra), stderr=subprocess.PIPE, text=True
+    )
+    path = tmp_path / "b" / "batch_size.json"
+    deadline = time.monotonic() + 60
+    while not path.exists():  # the first configuration is saved, the second one sleeps
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert "Traceback" not in err
+    record = read(tmp_path)
+    assert [each["key"] for each in record["configurations"]] == ["max_crops 1"]
+    assert record["complete"] is False
+    assert "max\\_crops 1" in (tmp_path / "b" / "report.md").read_text()
+    deadline = time.monotonic() + 10
+    while processes_with(token) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert processes_with(token) == []
 
 
 def test_a_probe_that_hangs_meets_its_deadline(tmp_path: Path, fakegpu_env: dict[str, str]) -> None:

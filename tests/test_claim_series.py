@@ -82,8 +82,9 @@ def test_the_two_tables_contradict_each_other(start: str, expected: str, words: 
     ("ratio", "gpus", "expected"),
     [
         (1.3, 1, "CONFIRMED"),
-        (1.05, 1, "CONDITIONAL"),
-        (2.0, 1, "CONDITIONAL"),
+        (1.05, 1, "REFUTED"),
+        (2.0, 1, "REFUTED"),
+        (2.0, 0, "CONDITIONAL"),
         (0.9, 1, "REFUTED"),
         (0.9, 0, "CONDITIONAL"),
     ],

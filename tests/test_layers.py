@@ -17,6 +17,7 @@ DATA_TYPES = (
     "diagnose.model",
     "diagnose.ranks",
     "diagnose.sizes",
+    "diagnose.findings",
     "diagnose.codec",
     "diagnose.stats",
 )
@@ -29,6 +30,7 @@ ONLY: dict[str, tuple[str, ...]] = {
     "diagnose/model.py": DATA_TYPES,
     "diagnose/ranks.py": DATA_TYPES,
     "diagnose/sizes.py": DATA_TYPES,
+    "diagnose/findings.py": DATA_TYPES,
     "diagnose/codec.py": DATA_TYPES,
     "diagnose/stats.py": DATA_TYPES,
     "diagnose/measure/**": (*SHARED, "diagnose.measure", "bench", "torch", "pynvml"),

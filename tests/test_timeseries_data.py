@@ -242,7 +242,7 @@ def test_the_target() -> None:
 
 
 def test_the_workload_has_its_sizes_and_equal_batches_from_both_sources() -> None:
-    assert list(WORKLOAD.sizes) == ["seed", "small", "tiny"]
+    assert list(WORKLOAD.sizes) == ["seed", "tiny"]
     for size in WORKLOAD.sizes.values():
         made = WORKLOAD.synthetic_batch(size, CPU)
         loader = DataLoader(WORKLOAD.datasets["windows"](size, None), size.batch_size)

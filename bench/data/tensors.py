@@ -193,8 +193,12 @@ def cache_path(
     source = [corpus.description, corpus.sha256, confusion.version()]
     parts = [FORMAT, *source, length, rows, seed, vocab]
     key = hashlib.sha256(repr(parts).encode()).hexdigest()
+    return cache_folder() / f"{key[:32]}.pt"
+
+
+def cache_folder() -> Path:
     root = os.environ.get("DIAGNOSE_CACHE") or Path(__file__).parents[2] / ".cache"
-    return Path(root) / "data" / f"{key[:32]}.pt"
+    return Path(root) / "data"
 
 
 def _load(path: Path, hold: Hold, names: Sequence[str]) -> dict[str, Tensor]:
@@ -211,9 +215,13 @@ def _load(path: Path, hold: Hold, names: Sequence[str]) -> dict[str, Tensor]:
 
 
 def _save(path: Path, tensors: Mapping[str, Tensor]) -> None:
-    """Whole or not at all, also if two processes do it at once: the last rename wins."""
     content = io.BytesIO()
     torch.save(dict(tensors), content)
+    keep_file(path, content)
+
+
+def keep_file(path: Path, content: io.BytesIO) -> None:
+    """Whole or not at all, also if two processes do it at once: the last rename wins."""
     temporary = None
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -106,6 +106,11 @@ def read_file(path: Path) -> Corpus:
     )
 
 
+def read_lines(path: Path) -> list[tuple[int, str]]:
+    """The lines of a text file that are not blank, with the numbers an editor shows."""
+    return _numbered_lines(path.name, _read_bytes(path))
+
+
 def _read_bytes(path: Path) -> bytes:
     try:
         return path.read_bytes()
@@ -116,7 +121,6 @@ def _read_bytes(path: Path) -> bytes:
 
 
 def _numbered_lines(name: str, content: bytes) -> list[tuple[int, str]]:
-    """The lines that are not blank, with the numbers an editor shows."""
     if not content:
         raise WorkloadError(f"data file {name} is empty")
     nul = content.find(b"\0")
@@ -160,14 +164,18 @@ def _parse_tsv(name: str, number: int, line: str) -> tuple[str, ...]:
     return columns
 
 
-def _parse_jsonl(name: str, number: int, line: str) -> tuple[str, ...]:
+def parse_json(name: str, number: int, line: str) -> Any:
     try:
-        record = json.loads(line)
+        return json.loads(line)
     # A ValueError also for a number with too many digits, a RecursionError for deep nesting.
     except (ValueError, RecursionError) as error:
         raise WorkloadError(
             f"data file {name} has malformed JSON on line {number}: {error}"
         ) from error
+
+
+def _parse_jsonl(name: str, number: int, line: str) -> tuple[str, ...]:
+    record = parse_json(name, number, line)
     for keys in (("text",), ("source", "target")):
         values = [record.get(key) if isinstance(record, dict) else None for key in keys]
         texts = tuple(value.strip() for value in values if isinstance(value, str))

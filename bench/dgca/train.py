@@ -22,9 +22,6 @@ if not __package__:
 from bench.dgca import arguments
 from bench.workload import WorkloadError
 
-# Besides torch.OutOfMemoryError, which is a RuntimeError with one of these texts.
-_OUT_OF_MEMORY = ("out of memory", "can't allocate memory", "CUBLAS_STATUS_ALLOC_FAILED")
-
 
 def main(words: Sequence[str] | None = None) -> int:
     try:
@@ -49,11 +46,14 @@ def main(words: Sequence[str] | None = None) -> int:
 
 def explain(error: Exception) -> str | None:
     """Why training could not go on, if it is a known way to fail; None for a fault of ours."""
+    import torch
+
     from bench.dgca.trainer import TrainingFailed
+    from bench.out_of_memory import is_out_of_memory
 
     if isinstance(error, TrainingFailed):
         return str(error)
-    if isinstance(error, RuntimeError) and any(each in str(error) for each in _OUT_OF_MEMORY):
+    if is_out_of_memory(error, torch.OutOfMemoryError):
         return (
             "out of memory; use a smaller --train-batch-size, more "
             "--gradient-accumulation-steps or a smaller --size"

@@ -27,6 +27,8 @@ class Encoded:
 
     input_ids: Tensor  # (length,)
     pixel_values: Tensor | None = None  # (tiles, 3, height, width)
+    # Where random weights are made to end, because they never do so by themselves.
+    answer_length: int | None = None
 
     @property
     def tiles(self) -> int:

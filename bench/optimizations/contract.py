@@ -104,6 +104,8 @@ class Treatment:
     best: OpenTrial | None = None
     # Measured after the single changes, in the order of what each gained.
     ladder: Ladder | None = None
+    # Each step is a whole epoch or pass, so that a quick run has time for few of them.
+    long_steps: bool = False
 
 
 def find(treatment: Treatment, key: str) -> Optimization:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import functools
 import os
 import shutil
@@ -289,7 +290,9 @@ def compile_facts(changes: Changes) -> Callable[[Lab], Mapping[str, Fact]]:
 @functools.cache
 def _fresh_cache(mode: str) -> str:
     """A directory per mode, for as long as this process measures."""
-    return tempfile.mkdtemp(prefix=f"inductor-{mode}-")
+    directory = tempfile.mkdtemp(prefix=f"inductor-{mode}-")
+    atexit.register(shutil.rmtree, directory, ignore_errors=True)
+    return directory
 
 
 def amp_obstacle(lab: Lab) -> str:

@@ -22,9 +22,6 @@ if TYPE_CHECKING:
     from bench.timeseries.training import Trainer
     from bench.timeseries.windows import Parts
 
-# Besides torch.OutOfMemoryError, which is a RuntimeError with one of these texts.
-_OUT_OF_MEMORY = ("out of memory", "can't allocate memory", "CUBLAS_STATUS_ALLOC_FAILED")
-
 
 def main(words: Sequence[str] | None = None) -> int:
     try:
@@ -71,11 +68,14 @@ def run(options: Options) -> None:
 
 def explain(error: Exception) -> str | None:
     """Why training could not go on, if it is a known way to fail; None for a fault of ours."""
+    import torch
+
+    from bench.out_of_memory import is_out_of_memory
     from bench.timeseries.training import TrainingFailed
 
     if isinstance(error, TrainingFailed):
         return str(error)
-    if isinstance(error, RuntimeError) and any(each in str(error) for each in _OUT_OF_MEMORY):
+    if is_out_of_memory(error, torch.OutOfMemoryError):
         return (
             "out of memory; halve --batch-size and double --accumulate, which keeps the "
             "gradients, or use a smaller --hidden or --sequence"

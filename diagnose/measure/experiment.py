@@ -46,7 +46,7 @@ MOST_BLOCKS = 30
 MOST_BLOCKS_OF_QUICK_LADDER = FEWEST_BLOCKS
 QUICK_LADDER: Mapping[str, Any] = {"window": 2, "warmup_limit_seconds": 3.0}
 # Some twenty blocks of three whole training steps must fit, also in a quick run.
-LEAST_LIMIT_SECONDS = 16.0
+LEAST_LIMIT_SECONDS = 15.0
 # Differences below one percent are nobody's speed-up (criterion's noise threshold).
 SMALLEST_MARGIN = 0.01
 # A gain of twenty times needs no interval of a percent: a tenth of its logarithm will do.
@@ -71,7 +71,7 @@ def open_bench(context: Context, energy_period_seconds: float, progress: Progres
     """The lab at the workload's size."""
     limit = max(context.effort.limit_seconds, LEAST_LIMIT_SECONDS)
     effort, most_blocks = replace(context.effort, limit_seconds=limit), MOST_BLOCKS
-    if effort.name == "quick" and _has_ladder(context):
+    if effort.name == "quick" and _has_long_steps(context):
         effort = replace(effort, **QUICK_LADDER)
         most_blocks = MOST_BLOCKS_OF_QUICK_LADDER
     return Bench(
@@ -84,9 +84,11 @@ def open_bench(context: Context, energy_period_seconds: float, progress: Progres
     )
 
 
-def _has_ladder(context: Context) -> bool:
-    treatment = context.workload.treatment
-    return treatment is not None and treatment().ladder is not None
+def _has_long_steps(context: Context) -> bool:
+    if context.workload.treatment is None:
+        return False
+    treatment = context.workload.treatment()
+    return treatment.long_steps or treatment.ladder is not None
 
 
 def lab_of(context: Context) -> Lab:

@@ -43,7 +43,7 @@ _ACCUMULATES = "AccumulateGrad"
 
 
 @dataclass
-class _Tally:
+class Tally:
     """What one line has asked for so far."""
 
     forward: Counter[str] = field(default_factory=Counter)
@@ -56,21 +56,21 @@ class _Tally:
     instructions: set[Instruction] = field(default_factory=set)
 
 
-class _Watch:
+class Watch:
     """Everything seen during the step."""
 
     def __init__(self, lines: SourceLines, device: Device) -> None:
         self.lines = lines
         self.device = device
-        self.tallies: dict[Place | None, _Tally] = {}
+        self.tallies: dict[Place | None, Tally] = {}
         self._makers: dict[int, Place | None] = {}
         # torch numbers nodes thread by thread, and accelerators have a thread for backward.
         self._thread = threading.get_ident()
         self._unclaimed = _get_sequence_nr()
         self._last_maker: Place | None = None
 
-    def tally(self, place: Place | None) -> _Tally:
-        return self.tallies.setdefault(place, _Tally())
+    def tally(self, place: Place | None) -> Tally:
+        return self.tallies.setdefault(place, Tally())
 
     def claim_nodes(self, find_place: Callable[[], Place | None]) -> None:
         """The nodes made since the last claim were made by this place."""
@@ -107,10 +107,10 @@ class _Watch:
         tally.seconds += seconds
 
 
-class _Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Sees every operator, forward and backward, below autograd."""
 
-    def __init__(self, watch: _Watch) -> None:
+    def __init__(self, watch: Watch) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._watch = watch
 
@@ -134,13 +134,13 @@ class _Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return result
 
 
-class _Calls(TorchFunctionMode):
+class Calls(TorchFunctionMode):
     """Sees every call of torch above autograd: all nodes made inside belong to its line.
 
     It also puts a Python frame under every such call, so that the calls can be counted.
     """
 
-    def __init__(self, watch: _Watch) -> None:
+    def __init__(self, watch: Watch) -> None:
         super().__init__()
         self._watch = watch
 
@@ -168,16 +168,16 @@ def map_launches(
     """Run the step twice, the second time watched; its own time is not worth measuring."""
     step()
     device.synchronize()
-    watch = _Watch(SourceLines(roots), device)
+    watch = Watch(SourceLines(roots), device)
     earlier = sys.getprofile()
-    with _Operators(watch), _Calls(watch):
+    with Operators(watch), Calls(watch):
         sys.setprofile(watch.lines.note_call)
         try:
             step()
         finally:
             sys.setprofile(earlier)
     device.synchronize()
-    outside = watch.tallies.pop(None, _Tally())
+    outside = watch.tallies.pop(None, Tally())
     lines = [_line(watch, place, tally) for place, tally in watch.tallies.items() if place]
     lines.sort(key=lambda line: (-line.forward - line.backward, line.file, line.line))
     unattributed = outside.forward.total() + outside.backward.total()
@@ -191,7 +191,7 @@ def map_launches(
     )
 
 
-def _line(watch: _Watch, place: Place, tally: _Tally) -> LaunchLine:
+def _line(watch: Watch, place: Place, tally: Tally) -> LaunchLine:
     operators = tally.forward + tally.backward
     return LaunchLine(
         file=watch.lines.name(place.path) or "",
@@ -200,7 +200,7 @@ def _line(watch: _Watch, place: Place, tally: _Tally) -> LaunchLine:
         code="" if place is OPTIMIZER else read_code(place),
         forward=tally.forward.total(),
         backward=tally.backward.total(),
-        trips=_trips(watch.lines, place, tally),
+        trips=count_trips(watch.lines, place, tally),
         syncs=tally.syncs.total(),
         sync_operators=tuple(sorted(tally.syncs)),
         allocated_bytes=tally.allocated_bytes,
@@ -213,7 +213,7 @@ def _line(watch: _Watch, place: Place, tally: _Tally) -> LaunchLine:
     )
 
 
-def _trips(lines: SourceLines, place: Place, tally: _Tally) -> int:
+def count_trips(lines: SourceLines, place: Place, tally: Tally) -> int:
     """How often the line ran: the most calls that one of its instructions made.
 
     A line that runs inside the backward pass only has the count of its most frequent operator.

@@ -65,6 +65,7 @@ class Optimizer:
         self._forms: Sequence[str] = ()
         self._has_best = False
         self._ladder: ladder.Plan | None = None
+        self.evaluates = False  # whether the job answers questions; known once it is open
         self._seconds = experiment_seconds
         self._watcher = watcher
         self._supervisor = Supervisor(job)
@@ -83,6 +84,7 @@ class Optimizer:
         self._meter.watch(ready["identities"])
         facts = common_facts(ready, self._meter, self._seed)
         self._forms, self._has_best = ready["mapped"], ready["has_best"]
+        self.evaluates = ready["evaluates"]
         if ready["ladder"] is not None:
             self._ladder = from_dict(ladder.Plan, ready["ladder"], "ladder")
         planned = choose(ready["workload"]["name"], ready["experiments"], self._only)

@@ -22,6 +22,9 @@ class Job:
     size: str | None = None
     device: str | None = None
     data: str | None = None
+    model: str | None = None  # a directory with the model to take instead of random weights
+    torch_dtype: str | None = None  # of the weights of a model that writes answers
+    max_new_tokens: int | None = None  # of its answers
     effort: str | None = None
     seed: int = 0
 

@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from bench.allocator import keep_freed_memory
+from bench.out_of_memory import is_out_of_memory
 from diagnose.codec import from_dict, to_dict
-from diagnose.measure.process import die_with_parent, is_out_of_memory
+from diagnose.measure.process import die_with_parent
 from diagnose.measure.words import one_sentence
 from diagnose.model import Comparison, DataFacts, Fact, WorkloadFacts
 
@@ -68,11 +69,15 @@ def _open(
     size: str | None,
     device: str | None,
     data: str | None,
+    model: str | None,
+    torch_dtype: str | None,
+    max_new_tokens: int | None,
     effort: str,
     seed: int,
 ) -> object:
     """Load the workload and say what will be measured where, or refuse with a sentence."""
     from bench.workload import WorkloadError, load, source_sha256
+    from diagnose.measure.batch_size.answers import as_evaluated
     from diagnose.measure.clock import EFFORTS, FULL, QUICK
     from diagnose.measure.device import DeviceError, open_device
     from diagnose.measure.machine import identities, probe
@@ -80,25 +85,28 @@ def _open(
 
     try:
         opened = open_device(device)
-        job = load(workload)
+        directory = Path(model) if model else None
+        job = load(workload, directory)
+        job = as_evaluated(job, directory, torch_dtype, max_new_tokens, seed)
         size_name, chosen = job.size(size, opened.kind)
         path = Path(data) if data else None
         if path and not job.datasets:
             raise WorkloadError(f"workload {job.name} has no datasets, so --data has no use")
         facts = job.describe_data(chosen, path) if job.describe_data else None
+        default_effort = QUICK if opened.is_cpu else FULL
+        context = Context(
+            device=opened,
+            workload=job,
+            size_name=size_name,
+            size=chosen,
+            effort=EFFORTS.get(effort, default_effort),
+            seed=seed,
+            data=path,
+        )
+        parameters = context.count_parameters()
     except (WorkloadError, DeviceError) as error:
         _answer(answers, "refused", str(error))
         return None
-    default_effort = QUICK if opened.is_cpu else FULL
-    context = Context(
-        device=opened,
-        workload=job,
-        size_name=size_name,
-        size=chosen,
-        effort=EFFORTS.get(effort, default_effort),
-        seed=seed,
-        data=path,
-    )
     machine = replace(probe(opened.kind), allocator=_describe_allocator())
     treatment = job.treatment() if job.treatment else None
     record = WorkloadFacts(
@@ -109,7 +117,7 @@ def _open(
             "sequence_length": chosen.sequence_length,
             **chosen.shape,
         },
-        parameters=context.count_parameters(),
+        parameters=parameters,
         source_sha256=source_sha256(workload),
         data=DataFacts(**vars(facts)) if facts else None,
         data_reason="" if facts else f"workload {job.name} does not describe its data",
@@ -126,6 +134,7 @@ def _open(
             "experiments": [each.key for each in treatment.optimizations] if treatment else [],
             "mapped": list(treatment.mapped or (AS_IT_IS,)) if treatment else [],
             "has_best": bool(treatment and treatment.best),
+            "evaluates": job.generation is not None,
             "ladder": _describe_ladder(treatment.ladder) if treatment else None,
         },
     )

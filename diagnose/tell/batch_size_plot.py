@@ -67,10 +67,11 @@ def _draw_throughput(axes: Axes, answer: Answer, color: str) -> None:
             markeredgecolor=color,
         )
     if answer.loader_samples_per_second is not None:
-        axes.axhline(answer.loader_samples_per_second, color=color, linestyle=":", linewidth=1)
+        loader = answer.loader_samples_per_second.center
+        axes.axhline(loader, color=color, linestyle=":", linewidth=1)
         axes.annotate(
             "loader",
-            (batches[0], answer.loader_samples_per_second),
+            (batches[0], loader),
             xytext=(0, 3),
             textcoords="offset points",
             color=color,

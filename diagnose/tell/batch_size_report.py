@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 from diagnose.model import RunRecord
-from diagnose.sizes import BatchSizeRecord
+from diagnose.sizes import BatchSizeRecord, Configuration
 from diagnose.tell import batch_size_tables as tables
 from diagnose.tell import machine_tables
 from diagnose.tell.batch_size import Answer, judge
+from diagnose.tell.claim_batch_size import judge_batch_claims
+from diagnose.tell.claims import ledger
 from diagnose.tell.markdown import Align, escape, prose, table
-from diagnose.tell.units import number, percent
+from diagnose.tell.units import number, percent, spread
 
 FIGURE_NAME = "batch_size.svg"
 _METHOD = (
-    "Each probe runs in a measuring process of its own kind: a forward pass and four steps of "
-    "the job on inputs of full length. A batch fits if they run, if their peak stays within "
+    "Each probe runs in a child of the command: a forward pass and four steps of the job on "
+    "inputs of full length. Probes share the child until one hangs, dies or leaves memory behind; "
+    "then it is replaced. A batch fits if the steps run, if their peak stays within "
     "90 % of the memory that was free before, and if nothing spills: on an accelerator the "
     "fastest step takes at most 1.5 times what a straight line from the next smaller batch leads "
     "to expect, on the CPU nothing is swapped out. The largest is confirmed in a fresh process. "
-    "The sweep times all batch sizes in interleaved blocks; shares of the "
-    "peak are Hodges-Lehmann estimates of the ratios within blocks. No sample is discarded."
+    "The sweep times all batch sizes in interleaved blocks; gains and shares of the peak are "
+    "Hodges-Lehmann estimates of the ratios within blocks with their 95 % intervals. A batch "
+    "counts as fast enough only if its whole interval is. No sample is discarded."
 )
 
 
@@ -35,7 +39,9 @@ def render_batch_size(record: BatchSizeRecord) -> str:
     ]
     for each in answers:
         blocks += _configuration(each, alone=len(answers) == 1)
+    judged = judge_batch_claims(record, answers)
     blocks += [
+        *(["## Claims", *ledger(judged)] if judged else []),
         "## Machine",
         *machine_tables.machine(run),
         "## How it was measured",
@@ -98,6 +104,7 @@ def _configuration(each: Answer, *, alone: bool) -> list[str]:
         return [*title, prose(configuration.reason)]
     return [
         *title,
+        *_inputs(configuration),
         f"{level} Throughput",
         *tables.sweep_table(each),
         *_loader(each),
@@ -113,6 +120,26 @@ def _configuration(each: Answer, *, alone: bool) -> list[str]:
     ]
 
 
+def _inputs(configuration: Configuration) -> list[str]:
+    """What a job that writes answers was really asked: a cap of tiles is not their number."""
+    settings = configuration.settings
+    if "prompt_tokens_most" not in settings:
+        return []
+    most, mean = (float(settings[f"prompt_tokens_{name}"] or 0) for name in ("most", "mean"))
+    text = (
+        f"Questions have {number(mean, 3)} tokens on average and {number(most, 3)} at most; "
+        f"the hardest one is what every batch is made of, and every answer has "
+        f"{settings['new_tokens']} tokens."
+    )
+    if "tiles_most" in settings:
+        text = (
+            f"max_crops {settings['max_crops']} is only a cap: the pictures have "
+            f"{settings['tiles_least']} to {settings['tiles_most']} tiles, "
+            f"{number(float(settings['tiles_mean'] or 0), 3)} on average. {text}"
+        )
+    return [prose(text)]
+
+
 def _loader(each: Answer) -> list[str]:
     loader = each.configuration.loader
     if loader is None:
@@ -120,12 +147,15 @@ def _loader(each: Answer) -> list[str]:
     if each.loader_samples_per_second is None:
         return [f"The loader was not measured: {prose(loader.reason)}."]
     name = loader.measurements[0].name
-    rate = number(each.loader_samples_per_second)
+    rate = spread(each.loader_samples_per_second)
     return [f"The loader ({escape(name)}) brings {rate} samples/s."]
 
 
 def _cost(each: Answer) -> str:
-    """How much of the time was spent on anything but measuring."""
+    """How much of the time was spent on anything but measuring.
+
+    A record does not tell the start of a process from the probe that waited for it.
+    """
     whole = each.configuration.seconds
     stages = (each.configuration.sweep, each.configuration.loader)
     measuring = sum(probe.seconds for probe in each.configuration.probes)
@@ -134,7 +164,11 @@ def _cost(each: Answer) -> str:
     if whole <= 0:
         return f"{count}."
     outside = percent(max(0.0, 1 - measuring / whole))
-    return f"{count}, {number(whole, 3)} s in all, {outside} of it outside probes and timing."
+    return (
+        f"{count}, {number(whole, 3)} s in all, {outside} of it outside probes and timing. "
+        "Where a probe had to wait for a new process, the start counts as the probe's; the first "
+        "start of all comes before and counts nowhere."
+    )
 
 
 def _method(record: BatchSizeRecord) -> list[str]:

@@ -63,3 +63,12 @@ def list_rivals(limit: int, start: int) -> Mapping[str, Attempt]:
             limit, ACCELERATE_START
         ),
     }
+
+
+def knows_limit(name: str, limit: int, start: int) -> bool:
+    """Whether a rule that ends at the limit has also seen the next batch fail.
+
+    It has if it would have ended there, had that batch fitted.
+    """
+    found, with_more_room = (list_rivals(each, start)[name].batch for each in (limit, limit + 1))
+    return found == limit and with_more_room == limit + 1

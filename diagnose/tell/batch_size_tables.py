@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from diagnose.sizes import Configuration, Probe, fit_memory
+from diagnose.stats import Interval
 from diagnose.tell import derive
-from diagnose.tell.batch_size import Answer, Row
-from diagnose.tell.batch_size_rivals import list_rivals
+from diagnose.tell.batch_size import Answer, Row, smallest_refused
+from diagnose.tell.batch_size_rivals import Attempt, knows_limit, list_rivals
 from diagnose.tell.markdown import Align, Footnotes, Markup, prose, table
-from diagnose.tell.units import milliseconds, number, percent, scaled, spread
+from diagnose.tell.units import milliseconds, number, percent, percent_interval, scaled, spread
 
 # As in the field report whose table this is.
 SAMPLES = 100
@@ -23,8 +24,7 @@ def answers_table(answers: list[Answer]) -> list[str]:
         elif each.is_exact:
             largest = Markup(str(each.largest))
         else:
-            doubt = configuration.stopped or "the search was cut short"
-            largest = notes.doubt(f"at least {each.largest}", doubt)
+            largest = notes.doubt(f"at least {each.largest}", each.doubt)
         knee = notes.missing(each.reason) if each.knee is None else str(each.knee)
         use = notes.missing(each.reason) if each.use is None else f"{each.use}"
         rows.append([configuration.key, largest, knee, use, each.reason])
@@ -45,22 +45,33 @@ def sweep_table(answer: Answer) -> list[str]:
     headers = [
         "batch",
         f"s for {SAMPLES} samples",
-        "gain",
+        Markup("gain [95 % interval]"),
         "utilisation",
         Markup("step ms [95 % interval]"),
         Markup("samples/s [95 % interval]"),
-        "of peak",
+        Markup("of peak [95 % interval]"),
         "memory",
         "J/sample",
         "",
     ]
     numbers: list[Align] = ["right" for _ in headers[1:]]
     text = table(headers, rows, [*numbers, "left"])
-    timed = {row.batch for row in answer.rows}
-    missing = [str(each) for each in answer.configuration.asked if each not in timed]
-    if missing:
-        text += f"\n\nAsked for, but too large to fit: {', '.join(missing)}."
-    return [text, *(["\n".join(notes.lines())] if notes.lines() else [])]
+    lines = notes.lines()
+    return [text, *(["\n".join(lines)] if lines else []), *_not_timed(answer)]
+
+
+def _not_timed(answer: Answer) -> list[str]:
+    """The batch sizes that the user asked for in vain: refused, or never reached."""
+    timed, refused = {row.batch for row in answer.rows}, smallest_refused(answer.configuration)
+    missing = [each for each in answer.configuration.asked if each not in timed]
+    too_large = [str(each) for each in missing if refused is not None and each >= refused]
+    untried = [str(each) for each in missing if str(each) not in too_large]
+    told = []
+    if too_large:
+        told.append(f"Asked for, but too large to fit: {', '.join(too_large)}.")
+    if untried:
+        told.append(f"Asked for, but not tried: {', '.join(untried)}: {prose(answer.doubt)}.")
+    return told
 
 
 def _sweep_row(row: Row, answer: Answer, notes: Footnotes) -> list[str]:
@@ -75,15 +86,20 @@ def _sweep_row(row: Row, answer: Answer, notes: Footnotes) -> list[str]:
     return [
         str(row.batch),
         number(SAMPLES / row.samples_per_second.center),
-        f"{number(row.gain, 3)}x",
+        _or_itself(row.gain, f"{spread(row.gain)}x", "1"),
         notes.missing(used.reason) if used.value is None else percent(used.value),
         milliseconds(derive.step_seconds(row.measurement)),
         spread(row.samples_per_second),
-        percent(row.of_peak.center),
+        _or_itself(row.of_peak, percent_interval(row.of_peak), "100 %"),
         notes.missing(peak.reason) if peak.value is None else scaled(peak.value, "B"),
         notes.missing(joules.reason) if joules.value is None else number(joules.value, 3),
         ", ".join(marks),
     ]
+
+
+def _or_itself(ratio: Interval, text: str, itself: str) -> str:
+    """What everything is compared with needs no interval."""
+    return itself if ratio == Interval(1.0, 1.0, 1.0) else text
 
 
 def memory_table(configuration: Configuration) -> list[str]:
@@ -162,17 +178,42 @@ def rivals_table(answer: Answer) -> list[str]:
     """The same case, searched by the usual rules; only ours is counted from real probes."""
     if answer.largest is None or not answer.is_exact:
         return ["The limit is not known exactly, so other rules cannot be compared on it."]
-    confirming = 1 if answer.is_confirmed else 0
-    searched = len(answer.configuration.probes) - confirming
+    limit, probes = answer.largest, answer.configuration.probes
+    # A search never tries a batch twice: what is repeated only confirms.
+    searched = len({probe.batch for probe in probes})
     start = max((each.high for each in answer.configuration.estimates[:1]), default=1)
-    rows = [["this search", str(searched), str(answer.largest), "–"]]
-    for name, attempt in list_rivals(answer.largest, start).items():
-        lost = 1 - attempt.batch / answer.largest
-        rows.append([name, str(attempt.probes), str(attempt.batch), percent(lost) if lost else "–"])
-    text = table(["rule", "probes", "finds", "left unused"], rows)
-    return [text, f"One more probe confirms ours in a fresh process; {_bound(answer.largest)}."]
+    rows = [["this search", str(searched), str(limit), "–", "yes"]]
+    for name, attempt in list_rivals(limit, start).items():
+        lost = percent(1 - attempt.batch / limit) if attempt.batch < limit else "–"
+        known = "yes" if knows_limit(name, limit, start) else "no"
+        rows.append([name, str(attempt.probes), str(attempt.batch), lost, known])
+    headers = ["rule", "probes", "finds", "left unused", "knows that no more fits"]
+    align: tuple[Align, ...] = ("left", "right", "right", "right", "left")
+    return [table(headers, rows, align), _compare(searched, len(probes), limit, start)]
 
 
-def _bound(limit: int) -> str:
+def _compare(searched: int, made: int, limit: int, start: int) -> str:
+    """Where a rule needs fewer probes, what it pays for that."""
+    told = [
+        f"{name} needs fewer probes{_price(name, attempt, limit, start)}."
+        for name, attempt in list_rivals(limit, start).items()
+        if attempt.probes < searched
+    ]
+    repeats = made - searched
+    if repeats:
+        one = repeats == 1
+        told.append(
+            f"{repeats} more {'probe repeats' if one else 'probes repeat'} what was found in a "
+            "fresh process."
+        )
     allowed = 1 + (limit * limit).bit_length()
-    return f"2 + 2·log2({limit}) allows it {allowed}"
+    told.append(f"2 + 2·log2({limit}) allows the search {allowed}.")
+    return prose(" ".join(told))
+
+
+def _price(name: str, attempt: Attempt, limit: int, start: int) -> str:
+    if attempt.batch < limit:
+        return f", but leaves {percent(1 - attempt.batch / limit)} of the batch unused"
+    if not knows_limit(name, limit, start):
+        return f", but does not know whether {limit + 1} fits"
+    return " and knows as much: here it is the better one"

@@ -128,7 +128,11 @@ def computes_the_same(key: str, condition: str) -> Judge:
 
 def contrary(evidence: Evidence, measured: str, on_host: bool = False) -> ClaimResult:
     """A measurement against a claim refutes it only on the kind of device it was made for."""
-    if evidence.record.machine.device == "cpu" and not on_host:
+    return contrary_on(evidence.record.machine.device, measured, on_host)
+
+
+def contrary_on(device: str, measured: str, on_host: bool = False) -> ClaimResult:
+    if device == "cpu" and not on_host:
         condition = "on the device: claimed of a GPU, and not so on this CPU"
         return ClaimResult("CONDITIONAL", measured, condition)
     return ClaimResult("REFUTED", measured)

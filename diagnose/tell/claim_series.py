@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from diagnose.model import Measurement
+from diagnose.stats import Interval
 from diagnose.tell import derive
 from diagnose.tell.claim_judges import (
     Claim,
@@ -39,11 +40,11 @@ BATCH_MS: tuple[Range, Range, Range] = ((50, 100), (15, 30), (3, 5))
 BATCH_BEFORE, BATCH_AFTER = 128, 256
 
 
-def gains(key: str, least: float, most: float, remark: str = "") -> Judge:
+def gains(key: str, least: float, most: float, remark: str = "", scope: str = EPOCH) -> Judge:
     """The claim that a change gains between `least` and `most` times."""
 
     def judge(evidence: Evidence) -> ClaimResult:
-        outcome = find(evidence.outcomes, key, EPOCH)
+        outcome = find(evidence.outcomes, key, scope)
         if outcome is None or outcome.timed is None:
             return not_timed(outcome, key)
         measured = describe(outcome) + compile_facts(outcome.comparison)
@@ -51,14 +52,38 @@ def gains(key: str, least: float, most: float, remark: str = "") -> Judge:
             found = undecided(outcome) or contrary(evidence, measured)
             condition = "; ".join(filter(None, (found.condition, remark)))
             return ClaimResult(found.verdict, measured, condition)
-        low, high = outcome.timed.speedup.low, outcome.timed.speedup.high
-        if high is not None and high < least:
-            return ClaimResult("CONDITIONAL", measured, "on the device: the gain is less here")
-        if low is not None and low > most:
-            return ClaimResult("CONDITIONAL", measured, "on the device: the gain is more here")
-        return ClaimResult("CONFIRMED", measured, remark)
+        found = judge_gain(evidence, measured, outcome.timed.speedup, (least, most))
+        condition = "; ".join(filter(None, (found.condition, remark)))
+        return ClaimResult(found.verdict, measured, condition)
 
     return judge
+
+
+def judge_gain(evidence: Evidence, measured: str, gain: Interval, claimed: Range) -> ClaimResult:
+    """A range is confirmed by an interval that lies in it, not by one so wide that they meet."""
+    inside = lies_in(gain, claimed)
+    if inside is None:
+        return ClaimResult("NOT TESTABLE HERE", measured, _why_undecided(gain, claimed))
+    if inside:
+        return ClaimResult("CONFIRMED", measured)
+    found = contrary(evidence, measured)
+    words = f"the gain is {'less' if gain.center < claimed[0] else 'more'} here"
+    return ClaimResult(found.verdict, measured, "; ".join(filter(None, (found.condition, words))))
+
+
+def lies_in(gain: Interval, claimed: Range) -> bool | None:
+    """Whether the gain is in the claimed range; None where its interval allows both."""
+    if gain.low is None or gain.high is None:
+        return None
+    if claimed[0] <= gain.low and gain.high <= claimed[1]:
+        return True
+    return False if gain.high < claimed[0] or gain.low > claimed[1] else None
+
+
+def _why_undecided(gain: Interval, claimed: Range) -> str:
+    if gain.low is None or gain.high is None:
+        return "undecided: too few blocks for an interval"
+    return f"undecided: the interval is partly outside {claimed[0]:g}x to {claimed[1]:g}x"
 
 
 def judge_compile(evidence: Evidence) -> ClaimResult:

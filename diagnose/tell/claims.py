@@ -8,6 +8,7 @@ from diagnose.model import OptimizeRecord
 from diagnose.tell import claim_arithmetic as arithmetic
 from diagnose.tell import claim_judges as judges
 from diagnose.tell import claim_launches as launches
+from diagnose.tell.claim_generation import GENERATION_CLAIMS
 from diagnose.tell.claim_judges import Claim, ClaimResult, Evidence, Judge
 from diagnose.tell.claim_series import SERIES_CLAIMS
 from diagnose.tell.experiment import Outcome
@@ -146,7 +147,12 @@ CLAIMS: tuple[Claim, ...] = (
     Claim("003-102", "FSDP suits a slow link better than DDP", judges.needs(TWO_GPUS)),
 )
 # By the workload that the report was about; nothing was published about a user's own.
-_PUBLISHED: Mapping[str, tuple[Claim, ...]] = {"dgca": CLAIMS, "timeseries": SERIES_CLAIMS}
+_PUBLISHED: Mapping[str, tuple[Claim, ...]] = {
+    "dgca": CLAIMS,
+    "timeseries": SERIES_CLAIMS,
+    "textgen": GENERATION_CLAIMS,
+    "vqa": GENERATION_CLAIMS,
+}
 
 
 def judge_claims(

@@ -38,6 +38,7 @@ Verdict = Literal[
     "INCONCLUSIVE",
     "NOT_EQUAL",
     "OTHER_MODEL",
+    "OTHER_ANSWERS",
     "INVALID",
     "FAILED",
     "SKIPPED",
@@ -53,6 +54,10 @@ FAMILY_ERROR = 0.05
 OTHER_MODEL_REASON = (
     "the sides train different models, so there is no speed-up to tell; how dense their work is "
     "stands under compute density"
+)
+OTHER_ANSWERS_REASON = (
+    "the sides give different answers, so there is no speed-up to tell; what the shorter limit "
+    "costs and saves stands under coverage and plans"
 )
 
 _ENDED: dict[str, tuple[Verdict, str]] = {
@@ -132,6 +137,8 @@ def judge(comparison: Comparison, machine: Machine) -> Outcome:
         return Outcome(comparison, "INVALID", "; ".join(fatal), flags=(*fatal, *flags))
     if changes_model(comparison):
         return Outcome(comparison, "OTHER_MODEL", OTHER_MODEL_REASON, flags=flags)
+    if changes_answers(comparison):
+        return Outcome(comparison, "OTHER_ANSWERS", OTHER_ANSWERS_REASON, flags=flags)
     verdict, reason = decide(timed)
     remarks = (*flags, *_clock_remark(verdict, timed, before, after))
     return Outcome(comparison, verdict, reason, timed, remarks)
@@ -140,6 +147,23 @@ def judge(comparison: Comparison, machine: Machine) -> Outcome:
 def changes_model(comparison: Comparison) -> bool:
     """Whether the sides train different models, so that neither can be called faster."""
     return comparison.facts.get("changes_model") is True
+
+
+def changes_answers(comparison: Comparison) -> bool:
+    """Whether a change that may cut answers short really gave other ones."""
+    may_change, proof = comparison.facts.get("may_change_answers"), comparison.equality
+    return may_change is True and (proof is None or not all(each.equal for each in proof.checks))
+
+
+def time_ratio(comparison: Comparison) -> Interval | None:
+    """Time before over time after, whatever the answers; a speed-up only where they are equal."""
+    before, control, after = comparison.before, comparison.control, comparison.after
+    if comparison.status != "done" or before is None or control is None or after is None:
+        return None
+    try:
+        return measure_speedup(before, control, after).speedup
+    except ValueError:
+        return None
 
 
 def measure_speedup(before: Measurement, control: Measurement, after: Measurement) -> Timed:

@@ -15,6 +15,7 @@ from diagnose.tell.units import milliseconds, number, percent, scaled, spread
 _SCOPES: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("Full training step", ("training step",)),
     ("Full training epoch", ("training epoch",)),
+    ("Full evaluation pass", ("evaluation pass",)),
     ("Forward pass only", ("forward",)),
     ("Input pipeline and other parts", ()),
 )
@@ -49,6 +50,11 @@ _WORDS = (
 # Only where it was given: most workloads have no such change.
 _OTHER_MODEL = "**OTHER\\_MODEL**: the change makes another model, so there is no speed-up to tell."
 
+_OTHER_ANSWERS = (
+    "**OTHER\\_ANSWERS**: the change cuts answers short, so there is no speed-up to tell; its time "
+    "stands beside its coverage."
+)
+
 
 def before_after(outcomes: Sequence[Outcome]) -> list[str]:
     """One table per scope; the published form of a change follows the correct one."""
@@ -70,6 +76,8 @@ def before_after(outcomes: Sequence[Outcome]) -> list[str]:
     words = list(_WORDS)
     if any(each.verdict == "OTHER_MODEL" for each in outcomes):
         words.append(_OTHER_MODEL)
+    if any(each.verdict == "OTHER_ANSWERS" for each in outcomes):
+        words.append(_OTHER_ANSWERS)
     return [*blocks, "\n".join(f"- {line}" for line in words)]
 
 

@@ -41,7 +41,7 @@ class Interaction:
 
     @property
     def verdict(self) -> str:
-        share = _over(self.together, self.product)
+        share = over(self.together, self.product)
         if share.low is None or share.high is None:
             return "whether they overlap is not decided"
         if share.high < 1:
@@ -71,7 +71,7 @@ def climb(record: OptimizeRecord, outcomes: Sequence[Outcome]) -> list[Rung]:
                 outcome=each,
                 together=together,
                 alone=None if single is None or single.timed is None else single.timed.speedup,
-                more=_over(together, before),
+                more=over(together, before),
             )
         )
         before = together
@@ -83,15 +83,19 @@ def interaction(rungs: Sequence[Rung]) -> Interaction | None:
     alone = [each.alone for each in rungs if each.alone is not None]
     if len(rungs) < 2 or len(alone) < len(rungs):
         return None
-    lows = [each.low for each in alone if each.low is not None]
-    highs = [each.high for each in alone if each.high is not None]
-    known = len(lows) == len(highs) == len(alone)
-    product = Interval(
-        math.prod(each.center for each in alone),
+    return Interaction(multiply(alone), rungs[-1].together)
+
+
+def multiply(factors: Sequence[Interval]) -> Interval:
+    """The ends multiplied, as if all were at theirs at once: wider than need be, never narrower."""
+    lows = [each.low for each in factors if each.low is not None]
+    highs = [each.high for each in factors if each.high is not None]
+    known = len(lows) == len(highs) == len(factors)
+    return Interval(
+        math.prod(each.center for each in factors),
         math.prod(lows) if known else None,
         math.prod(highs) if known else None,
     )
-    return Interaction(product, rungs[-1].together)
 
 
 def ladder_lines(record: OptimizeRecord, outcomes: Sequence[Outcome]) -> list[str]:
@@ -211,7 +215,7 @@ def _lost(record: OptimizeRecord) -> list[str]:
     return ["\n".join(lines)] if lines else []
 
 
-def _over(above: Interval, below: Interval) -> Interval:
+def over(above: Interval, below: Interval) -> Interval:
     """Both were measured against the base, but not in the same blocks: the ends add up."""
     center = above.center / below.center
     if above.low is None or above.high is None or not below.low or not below.high:

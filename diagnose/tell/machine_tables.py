@@ -31,9 +31,9 @@ def data(record: RunRecord) -> list[str]:
     rows = [
         ["description", facts.description],
         ["sha256", facts.sha256],
-        ["sentences", str(facts.sentences)],
+        [facts.unit, str(facts.sentences)],
         ["rows", f"{facts.rows}, of them {facts.erroneous_rows} with errors"],
-        ["sentence length, characters", lengths],
+        [f"length of a sample, {facts.length_unit}", lengths],
         ["padding", f"{percent(facts.padding_share)} of all token slots"],
     ]
     return [table(["data", ""], rows, _TEXT)]

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from diagnose.model import Finding, OptimizeRecord, RunRecord, StageResult
 from diagnose.tell import (
     claims,
+    coverage,
     curves,
     density,
     experiment_effects,
@@ -14,6 +15,7 @@ from diagnose.tell import (
     flags,
     ladder,
     machine_tables,
+    plans,
     series_causes,
 )
 from diagnose.tell.experiment import Outcome, judge_all
@@ -56,6 +58,14 @@ def _sections(
     run, is_first_report = as_run(record), record.workload.name == FIRST_REPORT
     yield "Which line", _maps(record)
     yield "Before and after", experiment_tables.before_after(outcomes)
+    for title, told in (
+        ("Coverage", coverage.coverage_lines(outcomes)),
+        ("Plans", plans.plan_lines(outcomes)),
+        ("Priority", plans.priority_lines(outcomes)),
+        ("How long it takes", plans.eta_lines(record, outcomes)),
+    ):
+        if told:
+            yield title, told
     if is_first_report:
         yield "Where the effect sits", experiment_effects.locations(outcomes)
         yield "All together", experiment_effects.first_report_table(outcomes)
@@ -135,9 +145,12 @@ def _largest(outcomes: Sequence[Outcome], scope: str) -> str:
         if each.verdict == "FASTER"
         and each.comparison.form == "after"
         and each.comparison.key != "all_together"
+        and plans.PARTS not in each.comparison.facts
     ]
     whole = [each for each in proven if each.comparison.scope == scope]
-    best = max(whole or proven, key=_speed, default=None)
+    # Of an evaluation only what the job as it is gains: single samples are nobody's base.
+    own = [each for each in proven if plans.starts_from_base(each.comparison)]
+    best = max(own or whole or proven, key=_speed, default=None)
     if best is None or best.timed is None:
         return "No single change is proven to be faster"
     return (
@@ -167,6 +180,8 @@ def _together(record: OptimizeRecord, outcomes: Sequence[Outcome]) -> list[str]:
         last = rungs[-1]
         names = ", ".join(each.added for each in rungs)
         return [f"together ({names}): {spread(last.together)}x, {last.outcome.verdict}"]
+    if bundles := plans.find_plans(outcomes):
+        return [each.sentence for each in bundles if each.sentence]
     whole = experiment_effects.find(outcomes, "all_together", "training step")
     if whole is None:
         is_expected = record.workload.name == FIRST_REPORT
@@ -238,8 +253,9 @@ def _method(record: OptimizeRecord, outcomes: Sequence[Outcome]) -> list[str]:
         ["planned", ", ".join(record.planned)],
     ]
     align: tuple[Align, ...] = ("left", "left")
-    is_quick_ladder = record.effort == "quick" and _has_ladder(record)
-    most = MOST_BLOCKS_OF_QUICK_LADDER if is_quick_ladder else MOST_BLOCKS
+    is_pass = any(each.comparison.scope == plans.PASS for each in outcomes)
+    is_short = record.effort == "quick" and (is_pass or _has_ladder(record))
+    most = MOST_BLOCKS_OF_QUICK_LADDER if is_short else MOST_BLOCKS
     return [table(["run", ""], rows, align), _METHOD.format(blocks=most)]
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from diagnose.model import OptimizeRecord
 from diagnose.tell import (
+    accuracy_report,
     bandwidth_report,
     batch_size_report,
     derive,
@@ -96,8 +97,14 @@ def _draw_scaling(record: Any) -> Mapping[str, bytes]:
     return scaling_figures(record)
 
 
-# In the order in which a job is examined: where the time goes, which line, what helps, and then
-# what several ranks lose.
+def _draw_accuracy(record: Any) -> Mapping[str, bytes]:
+    from diagnose.tell.accuracy_plot import accuracy_figures
+
+    return accuracy_figures(record)
+
+
+# In the order in which a job is examined: where the time goes, which line, what helps, what
+# several ranks lose, and at last how far the tool itself can be believed.
 PARTS: tuple[Part, ...] = (
     Part(
         record_name=store.RECORD_NAME,
@@ -148,6 +155,16 @@ PARTS: tuple[Part, ...] = (
         figures=("scaling.svg",),
         figure_names=scaling_report.figure_names,
         draw=_draw_scaling,
+    ),
+    Part(
+        record_name=store.ACCURACY_NAME,
+        question="How often is the diagnosis of a script right?",
+        load=store.load_accuracy,
+        render=accuracy_report.render_accuracy,
+        answer=accuracy_report.answer,
+        figures=(accuracy_report.FIGURE_NAME,),
+        figure_names=accuracy_report.figure_names,
+        draw=_draw_accuracy,
     ),
 )
 

@@ -18,8 +18,11 @@ from diagnose import codec
 from diagnose.model import SCHEMA, Measurement, OptimizeRecord, RunRecord
 from diagnose.ranks import BandwidthRecord, ScalingRecord
 from diagnose.sizes import BatchSizeRecord
+from diagnose.tell.accuracy import AccuracyRecord
 
-Record: TypeAlias = RunRecord | OptimizeRecord | BatchSizeRecord | BandwidthRecord | ScalingRecord
+Record: TypeAlias = (
+    RunRecord | OptimizeRecord | BatchSizeRecord | BandwidthRecord | ScalingRecord | AccuracyRecord
+)
 T = TypeVar("T", bound=Record)
 
 RECORD_NAME = "run.json"
@@ -27,12 +30,14 @@ OPTIMIZE_NAME = "optimize.json"
 BATCH_SIZE_NAME = "batch_size.json"
 BANDWIDTH_NAME = "bandwidth.json"
 SCALING_NAME = "scaling.json"
+ACCURACY_NAME = "accuracy.json"
 _NAMES: Mapping[type[Record], str] = {
     RunRecord: RECORD_NAME,
     OptimizeRecord: OPTIMIZE_NAME,
     BatchSizeRecord: BATCH_SIZE_NAME,
     BandwidthRecord: BANDWIDTH_NAME,
     ScalingRecord: SCALING_NAME,
+    AccuracyRecord: ACCURACY_NAME,
 }
 PREVIOUS_NAME = "run.previous.json"
 LOCK_NAME = ".lock"
@@ -158,6 +163,11 @@ def load_bandwidth(path: Path) -> BandwidthRecord:
 def load_scaling(path: Path) -> ScalingRecord:
     """The same for the record of a ddp_scaling.py."""
     return _load(path, ScalingRecord, _validate)
+
+
+def load_accuracy(path: Path) -> AccuracyRecord:
+    """The same for the record of an accuracy.py."""
+    return _load(path, AccuracyRecord, _validate)
 
 
 def _validate(record: Record) -> None:
@@ -286,7 +296,7 @@ def set_aside(path: Path) -> Path | None:
 
 
 @contextlib.contextmanager
-def label_lock(directory: Path) -> Iterator[None]:
+def label_lock(directory: Path, otherwise: str = "use --label") -> Iterator[None]:
     """One writer per label. The system drops the lock with the process, however it ends."""
     path = directory / LOCK_NAME
     try:
@@ -299,6 +309,6 @@ def label_lock(directory: Path) -> Iterator[None]:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             raise StoreError(
-                f"another run is writing this label ({directory}); wait for it or use --label"
+                f"another run is writing this label ({directory}); wait for it or {otherwise}"
             ) from error
         yield

@@ -10,6 +10,9 @@ from diagnose.stats import Interval
 MOST_DECIMALS = 4
 _SIGNIFICANT = 4
 _PREFIXES = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
+# From two of the next unit on: 90 min are easier to compare than 1.5 h.
+_DURATIONS = ((3600.0, "h"), (60.0, "min"))
+_FEWEST_OF_UNIT = 2
 
 
 def number(value: float, significant: int = _SIGNIFICANT) -> str:
@@ -65,6 +68,13 @@ def scaled(value: float, unit: str) -> str:
 def scaled_spread(interval: Interval, unit: str) -> str:
     size, prefix = _prefix(interval.center)
     return f"{spread(scale(interval, 1 / size))} {prefix}{unit}"
+
+
+def duration(interval: Interval) -> str:
+    """Seconds, minutes or hours: whatever leaves a number that one can imagine."""
+    large = (each for each in _DURATIONS if interval.center >= _FEWEST_OF_UNIT * each[0])
+    size, unit = next(large, (1.0, "s"))
+    return f"{spread(scale(interval, 1 / size))} {unit}"
 
 
 def pcie_link(generation: float | None, width: float | None) -> str:

@@ -38,12 +38,16 @@ class Widening(torch.autograd.Function):
 
 
 def limit_memory() -> None:
-    """What the process has now and so much more, as a container or `ulimit -v` would say."""
     room = int(os.environ.get("ROOM_BYTES", "0"))
     if room:
-        pages = int(Path("/proc/self/statm").read_text().split()[0])
-        limit = pages * resource.getpagesize() + room
-        resource.setrlimit(resource.RLIMIT_AS, (limit, resource.RLIM_INFINITY))
+        limit_memory_to(room)
+
+
+def limit_memory_to(room: int) -> None:
+    """What the process has now and so much more, as a container or `ulimit -v` would say."""
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    limit = pages * resource.getpagesize() + room
+    resource.setrlimit(resource.RLIMIT_AS, (limit, resource.RLIM_INFINITY))
 
 
 def build(size: Size) -> nn.Module:

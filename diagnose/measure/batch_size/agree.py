@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING
@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from diagnose.codec import from_dict, to_dict
 from diagnose.measure.ranks.rendezvous import Place, open_rooms, open_store
 from diagnose.measure.supervisor import CouldNotOpen
+from diagnose.model import Reading
 from diagnose.sizes import Probe
 
 if TYPE_CHECKING:
@@ -25,8 +26,13 @@ if TYPE_CHECKING:
 # A rank whose probe broke down first loads torch and its workload again.
 REOPEN_SECONDS = 120.0
 RENDEZVOUS_SECONDS = 120.0
+Content = dict[str, object]
 # The last words are already there; this is for a slow network.
 FAREWELL_SECONDS = 10.0
+
+
+class Disagreement(Exception):
+    """The ranks do not do the same; the message says what and what to do."""
 
 
 class Agreement:
@@ -38,71 +44,113 @@ class Agreement:
         self._patience = probe_seconds + REOPEN_SECONDS
         self._count = 0
 
+    def agree_on_memory(self, available: Reading) -> Reading:
+        """The least of all ranks, from which all must guess the same batch."""
+
+        def decide(heard: Sequence[Content]) -> Content:
+            readings = [from_dict(Reading, each, "available") for each in heard]
+            return to_dict(least_available(readings))
+
+        verdict = self._exchange("available", to_dict(available), decide)
+        return from_dict(Reading, verdict, "available")
+
     def agree(self, probe: Probe) -> Probe:
         """What holds for all ranks; CouldNotOpen if one of them has left."""
         self._count += 1
         room = f"probe/{self._count}"
-        self._say(f"{room}/{self._place.rank}", json.dumps(to_dict(probe)))
+
+        def decide(heard: Sequence[Content]) -> Content:
+            return to_dict(combine([from_dict(Probe, each, "probe") for each in heard]))
+
+        return from_dict(Probe, self._exchange(room, to_dict(probe), decide), "probe")
+
+    def _exchange(
+        self, room: str, mine: Content, decide: Callable[[Sequence[Content]], Content]
+    ) -> Content:
+        """What rank 0 decides from the contents of all."""
+        self._say(f"{room}/{self._place.rank}", mine)
         if self._place.rank == 0:
-            self._say(f"{room}/verdict", self._decide(room))
+            self._say(f"{room}/verdict", self._hear_all(room, decide))
         # Rank 0 may itself wait for a lost rank, so the others wait a little longer.
         verdict = self._hear(f"{room}/verdict", self._patience + FAREWELL_SECONDS)
         if verdict is None:
             raise CouldNotOpen(f"rank 0 gave no answer within {self._patience:g} s")
         if "lost" in verdict:
             raise CouldNotOpen(str(verdict["lost"]))
-        return from_dict(Probe, verdict, "probe")
+        return verdict
 
-    def _decide(self, room: str) -> str:
+    def _hear_all(self, room: str, decide: Callable[[Sequence[Content]], Content]) -> Content:
         deadline = time.monotonic() + self._patience
         answers = []
         for rank in range(self._place.world_size):
             heard = self._hear(f"{room}/{rank}", max(0.001, deadline - time.monotonic()))
             if heard is None:
-                lost = f"rank {rank} gave no answer within {self._patience:g} s"
-                return json.dumps({"lost": lost})
-            answers.append(from_dict(Probe, heard, f"probe of rank {rank}"))
-        return json.dumps(to_dict(combine(answers)))
+                return {"lost": f"rank {rank} gave no answer within {self._patience:g} s"}
+            answers.append(heard)
+        try:
+            return decide(answers)
+        except Disagreement as error:
+            return {"lost": str(error)}
 
     def close(self) -> None:
         """Rank 0 may keep the store, so it leaves last."""
-        self._say(f"bye/{self._place.rank}", "{}")
+        self._say(f"bye/{self._place.rank}", {})
         if self._place.rank == 0:
             deadline = time.monotonic() + FAREWELL_SECONDS
             for rank in range(self._place.world_size):
                 self._hear(f"bye/{rank}", max(0.001, deadline - time.monotonic()))
 
-    def _say(self, key: str, text: str) -> None:
+    def _say(self, key: str, content: Content) -> None:
         from torch.distributed import DistError
 
         try:
-            self._store.set(key, text)
+            self._store.set(key, json.dumps(content))
         except (DistError, RuntimeError):
             raise CouldNotOpen("the store of the job is gone: rank 0 has ended") from None
 
-    def _hear(self, key: str, seconds: float) -> dict[str, object] | None:
+    def _hear(self, key: str, seconds: float) -> Content | None:
         from torch.distributed import DistError
 
         try:
             self._store.wait([key], timedelta(seconds=seconds))
-            heard: dict[str, object] = json.loads(self._store.get(key))
+            heard: Content = json.loads(self._store.get(key))
         except (DistError, RuntimeError):
             return None
         return heard
 
 
 def combine(answers: Sequence[Probe]) -> Probe:
-    """The first refusal by rank, else the tightest of all that fit."""
+    """The first refusal by rank, else the tightest of all that fit.
+
+    Whatever decides about the next probe must be the same for all ranks.
+    """
+    batches = [answer.batch for answer in answers]
+    if len(set(batches)) > 1:
+        tried = ", ".join(f"rank {rank} batch {batch}" for rank, batch in enumerate(batches))
+        raise Disagreement(
+            f"the ranks tried different batches ({tried}); start all with the same options"
+        )
+    seconds = max(answer.seconds for answer in answers)
+    fresh = all(answer.fresh for answer in answers)
     for rank, answer in enumerate(answers):
         if not answer.fits:
-            return replace(answer, reason=f"rank {rank}: {answer.reason}")
+            reason = f"rank {rank}: {answer.reason}"
+            return replace(answer, reason=reason, seconds=seconds, fresh=fresh)
 
     def share(probe: Probe) -> float:
         peak, available = probe.peak_bytes.value, probe.available_bytes.value
         return 0.0 if peak is None or not available else peak / available
 
     slowest = max(answers, key=lambda each: min(each.step_seconds, default=0.0))
-    return replace(max(answers, key=share), step_seconds=slowest.step_seconds)
+    return replace(
+        max(answers, key=share), step_seconds=slowest.step_seconds, seconds=seconds, fresh=fresh
+    )
+
+
+def least_available(readings: Sequence[Reading]) -> Reading:
+    """Of all ranks; unknown if one of them does not know."""
+    unknown = next((each for each in readings if each.value is None), None)
+    return unknown or min(readings, key=lambda each: each.value or 0.0)
 
 
 def own_card(place: Place, environment: Mapping[str, str] = os.environ) -> dict[str, str]:

@@ -39,21 +39,29 @@ BY_MAX_CROPS: Sequence[tuple[float, float]] = (
 def list_estimates(
     memory_bytes: float | None, parameters: int, base: int | None, max_crops: int | None
 ) -> tuple[Estimate, ...]:
-    """What each rule says, the user's own base batch first: it knows the job."""
-    found = []
-    if base is not None:
-        scaled = max(1, int(base * crops_factor(max_crops)))
-        tiles = "" if max_crops is None else f" at max_crops {max_crops}"
-        found.append(Estimate(f"base batch {base}{tiles}", scaled, scaled))
+    """What each rule says, and first where to begin.
+
+    That is the user's own base batch, who knows the job, else the smaller of the tables' rows;
+    either with fewer samples where each has many tiles.
+    """
+    rules = []
     if memory_bytes is not None:
-        row = next(row for row in BY_MEMORY if memory_bytes >= row[0])
-        found.append(Estimate(f"{memory_bytes / GB:.3g} GB of memory", row[1], row[2]))
-    row = next(row for row in BY_PARAMETERS if parameters < row[0])
-    found.append(Estimate(f"{parameters / BILLION:.3g} billion parameters", row[1], row[2]))
-    return tuple(found)
+        _, low, high = next(row for row in BY_MEMORY if memory_bytes >= row[0])
+        rules.append(Estimate(f"{memory_bytes / GB:.3g} GB of memory", low, high))
+    _, low, high = next(row for row in BY_PARAMETERS if parameters < row[0])
+    rules.append(Estimate(f"{parameters / BILLION:.3g} billion parameters", low, high))
+    rules.sort(key=lambda rule: rule.high)
+    begin = rules[0] if base is None else Estimate(f"base batch {base}", base, base)
+    if max_crops is not None:
+        begin = _scale(begin, max_crops)
+    return (begin, *(rule for rule in rules if rule != begin))
 
 
-def crops_factor(max_crops: int | None) -> float:
-    if max_crops is None:
-        return 1.0
+def _scale(rule: Estimate, max_crops: int) -> Estimate:
+    factor = crops_factor(max_crops)
+    low, high = (max(1, int(batch * factor)) for batch in (rule.low, rule.high))
+    return Estimate(f"{rule.source} at max_crops {max_crops}", low, high)
+
+
+def crops_factor(max_crops: int) -> float:
     return next(factor for most, factor in BY_MAX_CROPS if max_crops <= most)

@@ -17,12 +17,15 @@ from diagnose.measure.batch_size.estimates import list_estimates
 from diagnose.measure.batch_size.judge import explain_refusal, is_slow, judge
 from diagnose.measure.batch_size.plan import (
     AS_IT_IS,
+    PATIENCE,
+    Patience,
     Wanted,
     choose_confirmation,
     choose_sweep,
     explain_stop,
+    find_ceiling,
     guess,
-    most_in_time,
+    needed_seconds,
     plan_configurations,
 )
 from diagnose.measure.batch_size.search import search
@@ -39,11 +42,13 @@ from diagnose.sizes import (
 
 # After so long a probe is taken for hung.
 PROBE_SECONDS: Mapping[str, float] = {"smoke": 60, "quick": 60, "full": 600}
-# A probe that would take longer than this is not worth its answer: only where memory is ample
-# for the speed of the device, as on a CPU. It leaves time for a dozen blocks of the sweep.
-WORTH_SECONDS: Mapping[str, float] = {"smoke": 2, "quick": 2, "full": 60}
 # The model is already there; this is the first step on a cold disk.
 DESCRIBE_SECONDS = 120.0
+# What to make smaller where not even one sample fits, for a model of a --model directory or not.
+ADVICE: Mapping[bool, str] = {
+    True: "a smaller --torch-dtype, fewer --max-new-tokens, shorter questions",
+    False: "a smaller --size, a shorter sequence",
+}
 # A disturbed probe must not pass for one that spills: it is slow again, or it was not.
 MOST_REPEATS = 2
 
@@ -79,7 +84,9 @@ class Finder:
         self._supervisor = Supervisor(job)
         self._meter = PowerMeter(salt=secrets.token_hex(8))
         self._available = Reading(None, "not asked")
+        self._least_available = self._available  # of all ranks
         self._seconds = 0.0
+        self._enough_seconds = 0.0
         self._fresh = True
         self._judges_time = False
         self._mixed = False
@@ -99,6 +106,7 @@ class Finder:
         # The CPU spills where it can be read, and the times of a fake device mean nothing.
         self._judges_time = facts["machine"].device != "cpu" and not ready["is_fake"]
         self._seconds = self._wanted.probe_seconds or PROBE_SECONDS[facts["effort"]]
+        self._enough_seconds = PATIENCE[facts["effort"]].longest_probe_seconds
         known = ready["workload"]["settings"]
         planned = plan_configurations(ready["workload"]["name"], known, self._wanted)
         request = {"ask": "describe", "sharing": self._sharing}
@@ -106,6 +114,9 @@ class Finder:
         if isinstance(described, Broken):
             raise CouldNotOpen(described.reason)
         self._available = from_dict(Reading, described["available"], "available")
+        self._least_available = (
+            self._agreement.agree_on_memory(self._available) if self._agreement else self._available
+        )
         self._mixed = described["mixed"]
         return BatchSizeRecord(
             **facts, task=described["task"], planned=tuple(planned), ranks=self._ranks
@@ -127,26 +138,29 @@ class Finder:
         began = time.monotonic()
         max_crops = None if key == AS_IT_IS else int(key.split()[-1])
         base = self._wanted.base
-        estimates = list_estimates(
-            self._available.value, record.workload.parameters, base, max_crops
-        )
         settings = dict(record.workload.settings)
         if max_crops is not None:
             settings["max_crops"] = max_crops
+        crops = settings.get("max_crops")
+        estimates = list_estimates(
+            self._least_available.value,
+            record.workload.parameters,
+            base,
+            crops if isinstance(crops, int) else None,
+        )
+        settings |= self._describe_inputs(max_crops)
         asked = self._wanted.sweep
         empty = Configuration(key, settings, "failed", "nothing was tried", estimates, asked=asked)
         if self._wanted.adjust:
-            made = self._search(empty, max_crops, record.effort)
+            made = self._search(empty, max_crops, self._limit(PATIENCE[record.effort]))
         else:
             batch = base or int(record.workload.settings["batch_size"] or 1)
             made = replace(empty, probes=(self._probe(batch, max_crops, ()),))
             made = replace(made, stopped="only this batch was tried, as asked")
-        largest = largest_fitting(made.probes)
-        if largest == 0:
-            reason = explain_refusal(made.probes[0])
+        if largest_fitting(made.probes) == 0:
+            reason = explain_refusal(made.probes[0], ADVICE[self._job.model is not None])
             return replace(made, reason=reason, seconds=time.monotonic() - began)
-        batches = choose_sweep(largest, asked)
-        sweep = self._time(batches, max_crops, record.effort)
+        sweep = self._time(made, max_crops, record.effort)
         loader = self._time_loader(max_crops, record.effort)
         return replace(
             made,
@@ -157,24 +171,39 @@ class Finder:
             seconds=time.monotonic() - began,
         )
 
-    def _search(self, empty: Configuration, max_crops: int | None, effort: str) -> Configuration:
+    def _describe_inputs(self, max_crops: int | None) -> dict[str, Any]:
+        """What really goes in: max_crops is only a cap. Whatever breaks here breaks a probe too."""
+        request = {"ask": "inputs", "max_crops": max_crops}
+        answer = self._ask(request, DESCRIBE_SECONDS)
+        return {} if isinstance(answer, Broken) else answer
+
+    def _limit(self, patience: Patience) -> Patience:
+        """A probe that is known to be taken for hung is not begun."""
+        return replace(
+            patience,
+            probe_seconds=min(patience.probe_seconds, self._seconds),
+            longest_probe_seconds=min(patience.longest_probe_seconds, self._seconds),
+        )
+
+    def _search(
+        self, empty: Configuration, max_crops: int | None, patience: Patience
+    ) -> Configuration:
         made: list[Probe] = []
 
         def probe(batch: int) -> Probe:
             made.append(self._probe(batch, max_crops, tuple(made)))
             return made[-1]
 
-        worth = min(WORTH_SECONDS[effort], self._seconds)
-        search(
+        searched = search(
             probe,
             guess=lambda seen: guess(seen, empty.estimates),
-            ceiling=lambda seen: most_in_time(seen, worth),
+            ceiling=lambda seen: find_ceiling(seen, patience),
             attempts=self._wanted.attempts,
         )
         while (batch := choose_confirmation(made)) is not None:
             self._renew()
             probe(batch)
-        stopped = explain_stop(made, self._wanted.attempts, worth)
+        stopped = explain_stop(made, len(searched), self._wanted.attempts, patience)
         return replace(empty, probes=tuple(made), stopped=stopped)
 
     def _renew(self) -> None:
@@ -200,6 +229,7 @@ class Finder:
             "batch": batch,
             "max_crops": max_crops,
             "available": to_dict(self._available),
+            "enough_seconds": self._enough_seconds,
             "mixed": self._mixed,
         }
         began = time.monotonic()
@@ -216,10 +246,13 @@ class Finder:
             self._renew()
         return replace(from_dict(Probe, answer["probe"], "probe"), seconds=seconds, fresh=fresh)
 
-    def _time(self, batches: Sequence[int], max_crops: int | None, effort: str) -> StageResult:
+    def _time(self, found: Configuration, max_crops: int | None, effort: str) -> StageResult:
+        usual = PATIENCE[effort].sweep_seconds
+        batches = choose_sweep(found.probes, found.asked, usual)
         request = {
             "ask": "sweep",
-            "batches": list(batches),
+            "batches": batches,
+            "limit_seconds": max(usual, needed_seconds(found.probes, batches)),
             "max_crops": max_crops,
             "energy_period_seconds": self._meter.energy_period_seconds,
             "mixed": self._mixed,

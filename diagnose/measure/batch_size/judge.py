@@ -43,7 +43,7 @@ def judge(probe: Probe, earlier: Sequence[Probe]) -> Probe:
     return probe
 
 
-def explain_refusal(probe: Probe) -> str:
+def explain_refusal(probe: Probe, advice: str) -> str:
     """Why not even this batch can be used, what it needs, and what to do."""
     text = f"batch {probe.batch} does not fit: {probe.reason}"
     taken, free = probe.peak_bytes.value, probe.available_bytes.value
@@ -53,7 +53,7 @@ def explain_refusal(probe: Probe) -> str:
             "needs that allocation on top"
         )
     if probe.status in ("out of memory", "over the limit"):
-        text += "; use a smaller --size, a shorter sequence or a device with more memory"
+        text += f"; use {advice} or a device with more memory"
     return text
 
 

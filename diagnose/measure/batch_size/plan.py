@@ -4,21 +4,47 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import inf
 
 from diagnose.measure.batch_size.judge import MOST_SHARE
 from diagnose.measure.batch_size.search import LARGEST_BATCH
 from diagnose.measure.supervisor import Refused
 from diagnose.sizes import Estimate, Probe, fit_memory, largest_fitting, smallest_failing
+from diagnose.stats import FEWEST_FOR_INTERVAL
 
 # One step that makes the optimiser's state, three timed ones, a forward pass.
 STEPS_PER_PROBE = 5
 # Below this growth a search that time cuts short is near enough to its end.
 LEAST_GROWTH = 1.25
+# A job that is slow even with one sample, as one that writes answers on a CPU, has so high a cost
+# per step that a probe of some more samples takes hardly longer; so it may take this many times.
+MOST_TIMES_FIRST = 4
+# The sweep's steps may be a little slower than the fastest that a probe saw.
+SWEEP_SLACK = 1.25
 # Two points at neighbouring batches say little about the slope.
 LEAST_SPAN = 3
 AS_IT_IS = "as it is"
 # The tiles of a 4:3 picture change at these caps only.
 MAX_CROPS = (1, 2, 4, 6, 8, 12, 13)
+
+
+@dataclass(frozen=True)
+class Patience:
+    """How long a search may take where memory is ample for the speed of the device."""
+
+    probe_seconds: float  # a longer one is usually not worth its answer
+    longest_probe_seconds: float  # not even for a job that is slow with one sample
+    search_seconds: float = inf  # of all probes together, while none of them has failed
+    sweep_seconds: float = 1.0  # of the timed slots of all batch sizes together
+
+
+# Quick: search, confirmation, sweep and loader of one configuration take less than a minute on
+# two CPU cores. Smoke: its search is as exact as any, however busy the machine is.
+PATIENCE: Mapping[str, Patience] = {
+    "smoke": Patience(2, 5),
+    "quick": Patience(2, 5, search_seconds=20, sweep_seconds=9),
+    "full": Patience(60, 240, sweep_seconds=240),
+}
 
 
 @dataclass(frozen=True)
@@ -70,17 +96,59 @@ def guess(probes: Sequence[Probe], estimates: Sequence[Estimate]) -> int | None:
     return max(guesses, default=None)
 
 
+def find_ceiling(probes: Sequence[Probe], patience: Patience) -> int:
+    """The largest batch that is worth trying."""
+    if is_out_of_time(probes, patience):
+        return largest_fitting(probes)
+    most = most_in_time(probes, worth_seconds(probes, patience))
+    # One probe alone may have been disturbed, so a second one has its say before time has.
+    return max(most, 2) if len(probes) == 1 else most
+
+
+def worth_seconds(probes: Sequence[Probe], patience: Patience) -> float:
+    """How long a probe may take: as usual, or a few times what one sample takes.
+
+    The fastest step of all says that best: more samples never take less time than one, and a
+    neighbour that disturbed the first probe did not disturb every other one.
+    """
+    fastest = min(_fastest_steps(probes).values(), default=0.0)
+    few = MOST_TIMES_FIRST * STEPS_PER_PROBE * fastest
+    return min(max(patience.probe_seconds, few), patience.longest_probe_seconds)
+
+
+def is_out_of_time(probes: Sequence[Probe], patience: Patience) -> bool:
+    """Whether one more probe would make the search too long.
+
+    Once a batch has failed the answer is near, and no time is too long for being exact. The
+    probes' own seconds count, because all ranks have the same of them.
+    """
+    fastest = _fastest_steps(probes)
+    if not fastest or smallest_failing(probes) is not None:
+        return False
+    coming = STEPS_PER_PROBE * fastest[max(fastest)]
+    return sum(probe.seconds for probe in probes) + coming > patience.search_seconds
+
+
+def _fastest_steps(probes: Sequence[Probe]) -> dict[int, float]:
+    """By batch, in seconds; of those that fit."""
+    found: dict[int, float] = {}
+    for probe in probes:
+        if probe.fits and probe.step_seconds:
+            found[probe.batch] = min(found.get(probe.batch, inf), *probe.step_seconds)
+    return found
+
+
 def most_in_time(probes: Sequence[Probe], seconds: float) -> int:
     """The largest batch whose probe should end in time, at the best pace that was seen.
 
     A fixed cost per step makes small batches seem slow, so this grows with what was tried; and
     one disturbed probe does not end the search.
     """
-    timed = [probe for probe in probes if probe.fits and probe.step_seconds]
-    if not timed:
+    fastest = _fastest_steps(probes)
+    if not fastest:
         return LARGEST_BATCH
-    largest = max(probe.batch for probe in timed)
-    per_sample = STEPS_PER_PROBE * min(min(each.step_seconds) / each.batch for each in timed)
+    largest = max(fastest)
+    per_sample = STEPS_PER_PROBE * min(step / batch for batch, step in fastest.items())
     most = int(min(LARGEST_BATCH, seconds / max(per_sample, 1e-12)))
     failing = smallest_failing(probes)
     reaches = failing is not None and most >= failing - 1
@@ -102,22 +170,65 @@ def choose_confirmation(probes: Sequence[Probe]) -> int | None:
     return None
 
 
-def explain_stop(probes: Sequence[Probe], attempts: int | None, seconds: float) -> str:
-    """Why the largest that fits may not be the largest there is; empty if it is."""
+def explain_stop(
+    probes: Sequence[Probe], searched: int, attempts: int | None, patience: Patience
+) -> str:
+    """Why the largest that fits may not be the largest there is; empty if it is.
+
+    The first `searched` probes are the search, the others its confirmation.
+    """
     largest, failing = largest_fitting(probes), smallest_failing(probes)
     if largest == 0 or failing == largest + 1:
         return ""
-    if attempts is not None:
+    if attempts is not None and searched >= attempts:
         return f"--max-attempts {attempts} was reached"
-    if failing is None or most_in_time(probes, seconds) <= largest:
-        return f"a larger batch was not tried: its probe would take over {seconds:g} s"
+    made = probes[:searched]
+    if is_out_of_time(made, patience):
+        return (
+            "a larger batch was not tried: the search would take over "
+            f"{patience.search_seconds:.3g} s; --full takes longer"
+        )
+    seconds = worth_seconds(made, patience)
+    if failing is None or most_in_time(made, seconds) <= largest:
+        return f"a larger batch was not tried: its probe would take over {seconds:.3g} s"
     return "a fresh process could not confirm a larger batch that had fitted before"
 
 
-def choose_sweep(largest: int, asked: Sequence[int]) -> list[int]:
-    """Smallest first: those asked for that fit, else doubling up to the largest."""
+def choose_sweep(probes: Sequence[Probe], asked: Sequence[int], seconds: float) -> list[int]:
+    """Smallest first: those asked for that fit, else doubling up to the largest.
+
+    Where steps are long the factor grows instead, until all sizes can have an interval in time.
+    """
+    largest = largest_fitting(probes)
     if asked:
         fitting = sorted({batch for batch in asked if batch <= largest})
         return fitting or [largest]
-    doubled = [2**power for power in range(largest.bit_length()) if 2**power < largest]
-    return [*doubled, largest]
+    factor = 2
+    while True:
+        batches = _spread(largest, factor)
+        if len(batches) <= 2 or needed_seconds(probes, batches) <= seconds:
+            return batches
+        factor *= 2
+
+
+def _spread(largest: int, factor: int) -> list[int]:
+    batches, batch = [], 1
+    while batch < largest:
+        batches.append(batch)
+        batch *= factor
+    return [*batches, largest]
+
+
+def needed_seconds(probes: Sequence[Probe], batches: Sequence[int]) -> float:
+    """Until every one of these sizes has as many slots as an interval takes."""
+    fastest = _fastest_steps(probes)
+    block = sum(_expect_seconds(fastest, batch) for batch in batches)
+    return SWEEP_SLACK * FEWEST_FOR_INTERVAL * block
+
+
+def _expect_seconds(fastest: Mapping[int, float], batch: int) -> float:
+    """Of one step: on the straight line between the probes around it."""
+    above = min(each for each in fastest if each >= batch)
+    below = max((each for each in fastest if each <= batch), default=above)
+    share = (batch - below) / (above - below) if above > below else 0.0
+    return fastest[below] + share * (fastest[above] - fastest[below])

@@ -1,18 +1,23 @@
-"""What does one probe do? A real forward pass and real training steps of one batch size.
+"""What does one probe do? A real forward pass and real steps of one batch size.
 
-One step alone would not tell: the optimiser's state appears with the first step, and only the
-second has activations, gradients and state in memory at once.
+One step alone would not tell: the optimiser's state appears with the first training step, and
+only the second has activations, gradients and state in memory at once. A job that writes answers
+does not train: its steps are whole answers, whose cache grows beyond what a forward pass needs.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from math import inf
 from typing import Literal
 
 import torch
 
-from bench.workload import Batch
+from bench.generation.contract import Decoding
+from bench.out_of_memory import is_out_of_memory
+from bench.workload import Batch, Generation
+from diagnose.measure.batch_size.inputs import hardest_batch, weights_dtype
 from diagnose.measure.batch_size.memory import (
     available_bytes,
     guard,
@@ -22,7 +27,6 @@ from diagnose.measure.batch_size.memory import (
     swapped_bytes,
 )
 from diagnose.measure.clock import Progress
-from diagnose.measure.process import is_out_of_memory
 from diagnose.measure.stage import measure_plan
 from diagnose.measure.stages.batches import open_batches
 from diagnose.measure.stages.plan import (
@@ -34,7 +38,7 @@ from diagnose.measure.stages.plan import (
     Variant,
 )
 from diagnose.measure.stages.real_data import feeding_config
-from diagnose.measure.stages.steps import TrainingStep, full_precision
+from diagnose.measure.stages.steps import TrainingStep, full_precision, to_device
 from diagnose.measure.words import one_sentence
 from diagnose.model import Reading, StageResult
 from diagnose.sizes import Probe
@@ -43,7 +47,7 @@ TIMED_STEPS = 3
 # Workspaces of the libraries and stacks of their threads; a tensor of a failed step is larger.
 LEAK_TOLERANCE_BYTES = 64 * 2**20
 
-Task = Literal["training step", "inference"]
+Task = Literal["training step", "inference", "generation"]
 
 
 @dataclass(frozen=True)
@@ -61,17 +65,19 @@ class SizedStep:
 def sized(context: Context, batch: int, max_crops: int | None) -> Context:
     """The same job with another batch size; the model that is already built is kept."""
     shape = dict(context.size.shape)
-    if max_crops is not None:
-        shape["max_crops"] = max_crops
-    return replace(context, size=replace(context.size, batch_size=batch, shape=shape))
+    size = replace(context.size, batch_size=batch, shape=shape)
+    if max_crops is None:
+        return replace(context, size=size)
+    shape["max_crops"] = max_crops
+    # A dataset that is already open has the tiles of another cap.
+    return replace(context, size=size, _datasets={})
 
 
 def open_step(context: Context, *, mixed: bool) -> SizedStep:
-    """The job's own step: training where there is something to train, else inference.
-
-    A workload with another kind of step, such as generation, gets its branch here: a probe only
-    needs a callable that runs one step of the context's batch size.
-    """
+    """The job's own step: writing answers, else training if there is something to train."""
+    generation = context.workload.generation
+    if generation is not None:
+        return _open_generation(context, generation, context.size.shape["new_tokens"])
     held: list[Batch] = []
 
     def prepare() -> None:
@@ -94,6 +100,23 @@ def open_step(context: Context, *, mixed: bool) -> SizedStep:
     return SizedStep("training step", step, prepare_training, held.clear, step.check, step.dtype)
 
 
+def _open_generation(context: Context, generation: Generation, new_tokens: int) -> SizedStep:
+    """Answers of the full length to the hardest question: no mix of others needs more memory."""
+    generator = generation.wrap(context.model(context.workload.model), context.size)
+    decoding = Decoding(new_tokens, natural_stop=False)
+    held: list[Batch] = []
+
+    def prepare() -> None:
+        if not held:
+            held.append(to_device(hardest_batch(context, generator), context.device.torch))
+
+    def run() -> None:
+        generator.generate(held[0], decoding)
+
+    dtype = weights_dtype(generator, context.device)
+    return SizedStep("generation", run, prepare, held.clear, lambda: None, dtype)
+
+
 def _open_forward(context: Context, held: list[Batch]) -> Callable[[], None]:
     network = context.workload.model
     model = context.model(network)
@@ -107,7 +130,9 @@ def _open_forward(context: Context, held: list[Batch]) -> Callable[[], None]:
     return run
 
 
-def probe_batch(context: Context, available: Reading, *, mixed: bool) -> tuple[Probe, bool]:
+def probe_batch(
+    context: Context, available: Reading, *, mixed: bool, enough_seconds: float = inf
+) -> tuple[Probe, bool]:
     """Whether the steps run, their peak, and whether the process can be used for another probe.
 
     Any error but a lack of memory is the caller's to handle.
@@ -120,7 +145,7 @@ def probe_batch(context: Context, available: Reading, *, mixed: bool) -> tuple[P
     seconds: list[float] = []
     refusal = ""
     try:
-        _run_steps(context, seconds, mixed=mixed)
+        _run_steps(context, seconds, enough_seconds, mixed=mixed)
     except Exception as error:
         if not is_out_of_memory(error, torch.OutOfMemoryError):
             raise
@@ -140,13 +165,15 @@ def probe_batch(context: Context, available: Reading, *, mixed: bool) -> tuple[P
     return Probe(batch, "out of memory", peak, available, reason=refusal), clean
 
 
-def _run_steps(context: Context, seconds: list[float], *, mixed: bool) -> None:
+def _run_steps(
+    context: Context, seconds: list[float], enough_seconds: float, *, mixed: bool
+) -> None:
+    """The second step tells the memory; the others only the time, if there is some left."""
     device = context.device
+    first = device.now()
     # A probe that failed in its backward pass has left gradients.
     context.model(context.workload.model).zero_grad()
-    held = [context.workload.synthetic_batch(context.size, device.torch)]
-    _open_forward(context, held)()
-    held.clear()
+    _run_forward(context)
     step = open_step(context, mixed=mixed)
     step.prepare()
     for number in range(1 + TIMED_STEPS):
@@ -156,6 +183,20 @@ def _run_steps(context: Context, seconds: list[float], *, mixed: bool) -> None:
         device.synchronize()
         if number:
             seconds.append(device.now() - began)
+            if device.now() - first > enough_seconds:
+                return
+
+
+def _run_forward(context: Context) -> None:
+    generation = context.workload.generation
+    if generation is not None:
+        # The first token of an answer is the forward pass over its question.
+        step = _open_generation(context, generation, new_tokens=1)
+        step.prepare()
+        step.run()
+        return
+    held = [context.workload.synthetic_batch(context.size, context.device.torch)]
+    _open_forward(context, held)()
 
 
 def read_available(context: Context, sharing: int) -> Reading:
@@ -164,7 +205,12 @@ def read_available(context: Context, sharing: int) -> Reading:
 
 
 def measure_sweep(
-    contexts: list[Context], energy_period_seconds: float, progress: Progress, *, mixed: bool
+    contexts: list[Context],
+    limit_seconds: float,
+    energy_period_seconds: float,
+    progress: Progress,
+    *,
+    mixed: bool,
 ) -> StageResult:
     """Every batch size in the same interleaved blocks, smallest first.
 
@@ -190,9 +236,10 @@ def measure_sweep(
                 after_slot=after_slot,
             )
         )
+    effort = replace(contexts[0].effort, limit_seconds=limit_seconds)
     return measure_plan(
         Plan(variants),
-        contexts[0],
+        replace(contexts[0], effort=effort),
         key="sweep",
         title="Batch sizes",
         energy_period_seconds=energy_period_seconds,

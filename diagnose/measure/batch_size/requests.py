@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
 from diagnose.codec import from_dict, to_dict
+from diagnose.measure.batch_size.inputs import describe_inputs
 from diagnose.measure.batch_size.probe import (
     measure_loader,
     measure_sweep,
@@ -33,17 +34,30 @@ def _describe(context: Context, request: Request, _: Progress) -> object:
     return {"available": to_dict(available), "task": task, "mixed": mixed}
 
 
+def _inputs(context: Context, request: Request, _: Progress) -> object:
+    batch = context.size.batch_size
+    return describe_inputs(sized(context, batch, request["max_crops"]))
+
+
 def _probe(context: Context, request: Request, _: Progress) -> object:
     job = sized(context, request["batch"], request["max_crops"])
     available = from_dict(Reading, request["available"], "available")
-    probe, clean = probe_batch(job, available, mixed=request["mixed"])
+    probe, clean = probe_batch(
+        job, available, mixed=request["mixed"], enough_seconds=request["enough_seconds"]
+    )
     return {"probe": to_dict(probe), "clean": clean}
 
 
 def _sweep(context: Context, request: Request, progress: Progress) -> object:
     jobs = [sized(context, batch, request["max_crops"]) for batch in request["batches"]]
     return to_dict(
-        measure_sweep(jobs, request["energy_period_seconds"], progress, mixed=request["mixed"])
+        measure_sweep(
+            jobs,
+            request["limit_seconds"],
+            request["energy_period_seconds"],
+            progress,
+            mixed=request["mixed"],
+        )
     )
 
 
@@ -54,6 +68,7 @@ def _loader(context: Context, request: Request, progress: Progress) -> object:
 
 ANSWERS: Mapping[str, Callable[[Context, Request, Progress], object]] = {
     "describe": _describe,
+    "inputs": _inputs,
     "probe": _probe,
     "sweep": _sweep,
     "loader": _loader,

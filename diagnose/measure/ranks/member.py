@@ -26,10 +26,11 @@ import torch.distributed as dist
 from torch.distributed.distributed_c10d import PrefixStore
 
 from bench.allocator import keep_freed_memory
+from bench.out_of_memory import is_out_of_memory
 from diagnose.codec import to_dict
 from diagnose.measure.device import Device, DeviceError, open_device
 from diagnose.measure.machine import ROOT, count_cores, identities, probe, read_cpu_model
-from diagnose.measure.process import die_with_parent, is_out_of_memory
+from diagnose.measure.process import die_with_parent
 from diagnose.measure.ranks.ends import Kind
 from diagnose.measure.ranks.rendezvous import (
     NoRendezvous,

@@ -1,0 +1,188 @@
+"""How does a generative model become a workload? With what it shares with all that write."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache, partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+
+from bench import bert
+from bench.data.tensors import IGNORED, SEED
+from bench.generation.contract import Generator, Question
+from bench.generation.greedy import GreedyGenerator
+from bench.generation.local_model import read_config
+from bench.generation.reader import Reader
+from bench.generation.rows import AnsweredQuestions, collate
+from bench.workload import DataSummary, Generation, Network, Size, Workload
+
+if TYPE_CHECKING:
+    from bench.optimizations.contract import Treatment
+
+Shape = Mapping[str, int]
+# By the name that a size has for it: what a model on disk is like, for the report.
+CONFIG_NAMES = {
+    "layers": "num_hidden_layers",
+    "hidden": "hidden_size",
+    "heads": "num_attention_heads",
+    "kv_heads": "num_key_value_heads",
+    "ffn": "intermediate_size",
+    "vocab": "vocab_size",
+}
+# What a job has besides, whatever its model is like.
+JOB_NAMES = ("max_crops", "rows", "new_tokens")
+
+
+@dataclass(frozen=True)
+class Family:
+    """What one kind of generative job brings along; a directory stands for a model on disk."""
+
+    name: str
+    description: str  # of the built-in questions
+    sizes: Mapping[str, Size]
+    build_model: Callable[[Shape, Path | None, torch.dtype], nn.Module]
+    open_reader: Callable[[Shape, Path | None], Reader]
+    open_questions: Callable[[Path | None, int], list[Question]]
+
+    def open_generator(
+        self,
+        shape: Shape,
+        device: torch.device,
+        *,
+        model_directory: Path | None = None,
+        dtype: torch.dtype = torch.float32,
+        seed: int = 0,
+    ) -> Generator:
+        """See bench/generation/contract.py."""
+        torch.manual_seed(seed)
+        model = self.build_model(shape, model_directory, dtype).to(device=device, dtype=dtype)
+        return GreedyGenerator(model, self.open_reader(shape, model_directory))
+
+    def size_of(self, directory: Path) -> Size:
+        """Of a model on disk: its own shape, and the largest built-in job in careful batches."""
+        config = read_config(directory)
+        text = config.get("text_config", config)
+        usual = self.sizes["seed"]
+        shape = {name: usual.shape[name] for name in JOB_NAMES if name in usual.shape}
+        known = {name: text.get(key) for name, key in CONFIG_NAMES.items()}
+        shape |= {name: value for name, value in known.items() if isinstance(value, int)}
+        return Size(self.sizes["small"].batch_size, usual.sequence_length, shape)
+
+
+def make_workload(family: Family, directory: Path | None = None) -> Workload:
+    """The job with random weights, or with the model of a directory."""
+    sizes = (
+        family.sizes if directory is None else {directory.resolve().name: family.size_of(directory)}
+    )
+    reads = partial(_open_reader, family, directory)
+    generation = Generation(
+        open_generator=partial(family.open_generator, model_directory=directory),
+        open_questions=family.open_questions,
+        wrap=lambda model, size: GreedyGenerator(model, reads(size)),
+    )
+    return Workload(
+        name=family.name,
+        sizes=sizes,
+        model=Network(
+            build=lambda size: family.build_model(size.shape, directory, torch.float32),
+            loss=bert.loss,
+            forward=bert.forward,
+        ),
+        synthetic_batch=lambda size, device: make_synthetic_batch(reads(size), size, device),
+        datasets={"questions": lambda size, path: _open_rows(family, reads(size), size, path)},
+        collate=collate,
+        describe_data=lambda size, path: _describe(family, reads(size), size, path),
+        generation=generation,
+        treatment=partial(_treat, generation),
+        from_directory=partial(make_workload, family),
+    )
+
+
+def _treat(generation: Generation) -> Treatment:
+    from bench.optimizations.generation import make_treatment
+
+    return make_treatment(generation)
+
+
+def _open_reader(family: Family, directory: Path | None, size: Size) -> Reader:
+    return _keep_reader(family.open_reader, directory, tuple(size.shape.items()))
+
+
+@lru_cache
+def _keep_reader(
+    open_reader: Callable[[Shape, Path | None], Reader],
+    directory: Path | None,
+    shape: tuple[tuple[str, int], ...],
+) -> Reader:
+    """Opened once: the tokenizer of a large model takes a second."""
+    return open_reader(dict(shape), directory)
+
+
+def make_synthetic_batch(reader: Reader, size: Size, device: torch.device) -> dict[str, Tensor]:
+    """Random text behind the tiles of a random 4:3 picture, nothing padded."""
+    assert size.sequence_length is not None
+    generator = torch.Generator().manual_seed(SEED)
+    shape, batch = size.shape, size.batch_size
+    input_ids = torch.randint(shape["vocab"], (batch, size.sequence_length), generator=generator)
+    made: dict[str, Tensor] = {}
+    if reader.pictures is not None:
+        tiles = reader.pictures.make_tiles(shape["max_crops"], generator)
+        token = reader.language.image_token
+        assert token is not None
+        # A picture's place holder in the text would ask for one more picture.
+        input_ids[input_ids == token] = token - 1
+        places = torch.full((batch, len(tiles) * reader.pictures.tokens_per_tile), token)
+        input_ids = torch.cat([places, input_ids], dim=1)
+        made["pixel_values"] = tiles.repeat(batch, 1, 1, 1)
+    labels = input_ids.clone()
+    labels[:, : -(size.sequence_length // 2)] = IGNORED
+    made |= {
+        "input_ids": input_ids,
+        "attention_mask": torch.ones_like(input_ids),
+        "labels": labels,
+    }
+    return {name: tensor.to(device) for name, tensor in made.items()}
+
+
+def _open_rows(family: Family, reader: Reader, size: Size, path: Path | None) -> AnsweredQuestions:
+    rows = size.shape["rows"]
+    questions = family.open_questions(path, rows)
+    return AnsweredQuestions(questions, reader, rows, size.shape.get("max_crops"))
+
+
+def _describe(family: Family, reader: Reader, size: Size, path: Path | None) -> DataSummary:
+    """Lengths are those of the questions in tokens, and the padding is that of their batches."""
+    questions = family.open_questions(path, size.shape["rows"])
+    encoded = [reader.encode(question, size.shape.get("max_crops")) for question in questions]
+    lengths = [len(each.input_ids) for each in encoded]
+    shares = torch.tensor([0.1, 0.5, 0.9, 1.0]).double()
+    quantiles = torch.quantile(torch.tensor(lengths).double(), shares)
+    batches = [lengths[at : at + size.batch_size] for at in range(0, len(lengths), size.batch_size)]
+    slots = sum(len(batch) * max(batch) for batch in batches)
+    tiles = sum(each.tiles for each in encoded) / len(encoded)
+    pictures = f", {tiles:.3g} tiles each" if tiles else ""
+    return DataSummary(
+        description=f"{family.description if path is None else path.name}{pictures}",
+        sha256=hash_questions(questions),
+        sentences=len(questions),
+        rows=size.shape["rows"],
+        erroneous_rows=0,
+        length_quantiles=dict(zip(("p10", "p50", "p90", "max"), quantiles.tolist(), strict=True)),
+        padding_share=1 - sum(lengths) / slots,
+        unit="questions",
+        length_unit="tokens",
+    )
+
+
+def hash_questions(questions: list[Question]) -> str:
+    found = hashlib.sha256()
+    for each in questions:
+        found.update(repr((each.key, each.prompt, each.references)).encode())
+        if each.image is not None:
+            found.update(each.image.read_bytes())
+    return found.hexdigest()

@@ -1,0 +1,363 @@
+"""How is a setting of an evaluation tried? One pass over the same questions, on both sides."""
+
+from __future__ import annotations
+
+import math
+import os
+import statistics
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import lru_cache
+from itertools import cycle, islice
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from bench.generation.contract import Generator, OpenGenerator, Question
+from bench.optimizations.contract import Fact, Lab, OpenTrial, Side, Trial
+from bench.optimizations.generation_pass import (
+    Answer,
+    Pass,
+    Settings,
+    build_config,
+    in_order,
+    split,
+)
+from bench.optimizations.generation_ranks import Ranks
+from bench.workload import Generation
+
+PASS = "evaluation pass"
+Changes = Mapping[str, Fact]
+# Some settings are known only in the lab: multiples of its batch, as many as it has devices.
+InLab = Callable[[Lab], Changes]
+
+# Both sides of every experiment answer the same questions, and so do a plan and its parts. Three
+# batches are two that are half as large again; 24 are also 12 that are twice as large, and enough
+# for loader processes. A CPU takes seconds for more than three.
+BATCHES_ON_CPU, BATCHES_ELSEWHERE = 3, 24
+ROWS = 192  # where a size does not say how many questions there are
+SHORT = 10  # tokens: what the published guide calls the usual answer
+CONFIGS = 200
+# Fewer batches than this for each loader process, and hardly one is loaded while another is
+# answered.
+BATCHES_PER_WORKER = 4
+
+WORKERS = 4
+FEWEST_PROCESSES, MOST_PROCESSES = 2, 8  # the guide has eight cards
+
+Count = Callable[[Lab], int]
+
+
+def whole_batches(on_cpu: int = BATCHES_ON_CPU, elsewhere: int = BATCHES_ELSEWHERE) -> Count:
+    """So many of the size's own."""
+    return lambda lab: lab.size.batch_size * (on_cpu if lab.device.type == "cpu" else elsewhere)
+
+
+@dataclass(frozen=True)
+class Evaluator:
+    """The job whose settings are tried."""
+
+    generation: Generation
+    count: Count = field(default_factory=whole_batches)
+
+    def rows(self, lab: Lab) -> list[Question]:
+        """The whole data set."""
+        rows = lab.size.shape.get("rows", ROWS)
+        return _kept_questions(self.generation.open_questions, lab.data, rows)
+
+    def questions(self, lab: Lab) -> dict[int, Question]:
+        """Those of one pass, by their places; those of a small data set are asked again."""
+        rows = self._usual_rows(lab) or self.rows(lab)
+        return dict(enumerate(islice(cycle(rows), self.count(lab))))
+
+    def asks_usual_answers_only(self, lab: Lab) -> bool:
+        return 0 < len(self._usual_rows(lab)) < len(self.rows(lab))
+
+    def _usual_rows(self, lab: Lab) -> list[Question]:
+        """Every token of a batch's longest answer costs a step, and a CPU has time for few."""
+        if lab.device.type != "cpu":
+            return []
+        lengths = self.reference_lengths(lab)
+        rows = zip(self.rows(lab), lengths, strict=True)
+        return [row for row, each in rows if max(each) <= SHORT]
+
+    def reference_lengths(self, lab: Lab) -> list[list[int]]:
+        """Tokens of every reference answer, for each question of the whole data set."""
+        opener = self.opener(lab, settings_of(lab, {}))
+        references = tuple(tuple(each.references) for each in self.rows(lab))
+        return _kept_lengths(opener, lab.device, references)
+
+    def batches(self, lab: Lab) -> int:
+        """Of one pass, as the job is."""
+        return math.ceil(self.count(lab) / lab.size.batch_size)
+
+    def opener(self, lab: Lab, settings: Settings) -> _Opener:
+        shape = tuple(lab.size.shape.items())
+        return _Opener(self.generation.open_generator, shape, settings.dtype, lab.seed)
+
+    def generator(self, lab: Lab, settings: Settings) -> Generator:
+        opener = self.opener(lab, settings)
+        if not settings.compile:
+            return _shared_generator(opener, lab.device)
+        torch.compiler.reset()
+        generator = opener(lab.device)
+        # The compiler's own form of the module's call; generate() calls the module.
+        generator.model.compile()
+        return generator
+
+
+@dataclass(frozen=True)
+class _Opener:
+    """All that decides what a generator is; known by its name in another process."""
+
+    open_generator: OpenGenerator
+    shape: tuple[tuple[str, int], ...]
+    dtype: str
+    seed: int
+
+    def __call__(self, device: torch.device) -> Generator:
+        dtype: torch.dtype = getattr(torch, self.dtype)
+        return self.open_generator(dict(self.shape), device, dtype=dtype, seed=self.seed)
+
+
+# Reading them takes as long as a short pass, and every side asks several times.
+@lru_cache(maxsize=2)
+def _kept_questions(
+    open_questions: Callable[[Path | None, int], list[Question]], data: Path | None, rows: int
+) -> list[Question]:
+    return open_questions(data, rows)
+
+
+# Nothing trains here, so that trials can share a model; building one takes longer than a pass.
+@lru_cache(maxsize=2)
+def _shared_generator(opener: _Opener, device: torch.device) -> Generator:
+    return opener(device)
+
+
+# All of a data set are counted to choose the questions of a pass, and every side asks for them.
+@lru_cache(maxsize=2)
+def _kept_lengths(
+    opener: _Opener, device: torch.device, references: tuple[tuple[str, ...], ...]
+) -> list[list[int]]:
+    generator = _shared_generator(opener, device)
+    # What stands around every question does not stand around an answer.
+    around = len(generator.encode(Question("", "", ("",))).input_ids)
+
+    def count(text: str) -> int:
+        return max(0, len(generator.encode(Question("", text, (text,))).input_ids) - around)
+
+    return [[count(text) for text in each] for each in references]
+
+
+@dataclass(frozen=True)
+class _OnRank:
+    """One device for each rank, or the processors that they share."""
+
+    opener: _Opener
+    kind: str
+
+    def __call__(self, rank: int) -> Generator:
+        device = torch.device(self.kind) if self.kind == "cpu" else torch.device(self.kind, rank)
+        return self.opener(device)
+
+
+def settings_of(lab: Lab, changes: Changes) -> Settings:
+    return Settings(**{"batch_size": lab.size.batch_size, **changes})  # type: ignore[arg-type]
+
+
+@contextmanager
+def open_pass(evaluator: Evaluator, lab: Lab, changes: Changes) -> Iterator[Pass | Ranks]:
+    settings, questions = settings_of(lab, changes), evaluator.questions(lab)
+    work: Pass | Ranks
+    if settings.processes > 1:
+        on_rank = _OnRank(evaluator.opener(lab, settings), lab.device.type)
+        work = Ranks(on_rank, questions, settings)
+    else:
+        work = Pass(evaluator.generator(lab, settings), questions, settings)
+    try:
+        yield work
+    finally:
+        work.close()
+
+
+def open_settings(evaluator: Evaluator, changes: InLab) -> OpenTrial:
+    """A trial of the base with these changes."""
+
+    @contextmanager
+    def trial(lab: Lab) -> Iterator[Trial]:
+        with open_pass(evaluator, lab, changes(lab)) as work:
+            yield Trial(work.run, evaluator.count(lab))
+
+    return trial
+
+
+def side_in_lab(evaluator: Evaluator, text: str, changes: InLab) -> Side:
+    """One setting: its answers token for token, its scores, and how often each was counted."""
+
+    def outcome(lab: Lab) -> Mapping[str, Tensor]:
+        with open_pass(evaluator, lab, changes(lab)) as work:
+            return as_tensors(work.run(), widest(evaluator, lab))
+
+    return Side(text, outcome, {PASS: open_settings(evaluator, changes)})
+
+
+def side(evaluator: Evaluator, text: str, changes: Changes) -> Side:
+    return side_in_lab(evaluator, text, lambda lab: changes)
+
+
+def widest(evaluator: Evaluator, lab: Lab) -> int:
+    """Tokens that a row must have room for, also where a question leaks into its answer."""
+    generator = evaluator.generator(lab, settings_of(lab, {}))
+    prompts = [len(generator.encode(each).input_ids) for each in evaluator.questions(lab).values()]
+    return max(prompts) + settings_of(lab, {}).max_new_tokens
+
+
+def as_tensors(answers: Mapping[int, Answer], width: int) -> dict[str, Tensor]:
+    """Rows in the order of the questions, whatever order they were answered in."""
+    places = sorted(answers)
+    tokens = torch.full((len(places), width), -1)
+    for row, place in enumerate(places):
+        written = answers[place].tokens
+        tokens[row, : len(written)] = torch.tensor(written, dtype=tokens.dtype)
+    return {
+        "per sample tokens": tokens,
+        "per sample scores": torch.tensor([answers[place].score for place in places]),
+        "places": torch.tensor(places),
+    }
+
+
+# --- what is recorded beside the times ---
+
+
+def token_facts(
+    evaluator: Evaluator, before: Changes, after: Changes
+) -> Callable[[Lab], Mapping[str, Fact]]:
+    """How long answers are, how long they may be, and how many references fit."""
+
+    def facts(lab: Lab) -> Mapping[str, Fact]:
+        lengths = [each for row in evaluator.reference_lengths(lab) for each in row]
+        found: dict[str, Fact] = {
+            "may_change_answers": True,
+            "natural_stop": settings_of(lab, after).natural_stop,
+            "reference_answers": len(lengths),
+            "reference_mean_tokens": round(statistics.fmean(lengths), 3),
+            "longest_reference": max(lengths),
+            f"within_{SHORT}_tokens_share": share_within(lengths, SHORT),
+            "asks_usual_answers_only": evaluator.asks_usual_answers_only(lab),
+        }
+        for name, changes in (("before", before), ("after", after)):
+            limit = settings_of(lab, changes).max_new_tokens
+            with open_pass(evaluator, lab, changes) as work:
+                written = [len(each.tokens) for each in work.run().values()]
+            found |= {
+                f"{name}_max_new_tokens": limit,
+                f"{name}_mean_tokens": round(statistics.fmean(written), 3),
+                f"{name}_coverage_share": share_within(lengths, limit),
+            }
+        return found
+
+    return facts
+
+
+def share_within(lengths: Sequence[int], limit: int) -> float:
+    return sum(length <= limit for length in lengths) / len(lengths)
+
+
+def padding_facts(
+    evaluator: Evaluator, before: Changes, after: Changes
+) -> Callable[[Lab], Mapping[str, Fact]]:
+    """The share of the prompt slots of all rows that hold no token."""
+
+    def facts(lab: Lab) -> Mapping[str, Fact]:
+        generator = evaluator.generator(lab, settings_of(lab, {}))
+        rows = evaluator.rows(lab)
+        lengths = {at: len(generator.encode(each).input_ids) for at, each in enumerate(rows)}
+        return {
+            f"{name}_padding_share": _padding(lengths, settings_of(lab, changes))
+            for name, changes in (("before", before), ("after", after))
+        }
+
+    return facts
+
+
+def _padding(lengths: Mapping[int, int], settings: Settings) -> float:
+    batches = split(in_order(lengths, settings), settings.batch_size)
+    slots = sum(len(each) * max(lengths[at] for at in each) for each in batches)
+    return 1 - sum(lengths.values()) / slots
+
+
+def config_facts(lab: Lab) -> Mapping[str, Fact]:
+    """What one construction costs: far less than the noise of a pass, so timed by itself."""
+    settings = settings_of(lab, {})
+    began = time.perf_counter()
+    for _ in range(CONFIGS):
+        build_config(settings)
+    return {"one_construction_seconds": (time.perf_counter() - began) / CONFIGS}
+
+
+# --- why a change cannot act here ---
+
+
+def copy_obstacle(lab: Lab) -> str:
+    if lab.device.type != "cpu":
+        return ""
+    return "not applicable on the CPU: batches are not copied to another device"
+
+
+def compile_obstacle(lab: Lab) -> str:
+    """A static cache is there to be compiled, which transformers does on accelerators only."""
+    if lab.device.type != "cpu":
+        return ""
+    return (
+        "on the CPU transformers never compiles generation, and compiling the model for each shape "
+        "of its batches takes minutes; try it on an accelerator"
+    )
+
+
+def workers_here() -> int:
+    """More loader processes than cores would only take turns."""
+    return min(WORKERS, len(os.sched_getaffinity(0)))
+
+
+def loader_obstacle(evaluator: Evaluator, lab: Lab) -> str:
+    """Why loader processes would have nothing to do in a pass."""
+    workers, batches = workers_here(), evaluator.batches(lab)
+    if batches >= workers * BATCHES_PER_WORKER:
+        return ""
+    return (
+        f"at most {batches} batches are too few for {workers} loader process(es), which are tried "
+        f"with {workers * BATCHES_PER_WORKER}"
+    )
+
+
+def processes_of(lab: Lab) -> int:
+    """One for each device, as many as the guide has at most; a CPU's cores are shared by two."""
+    if lab.device.type == "cpu":
+        return FEWEST_PROCESSES
+    return max(FEWEST_PROCESSES, min(MOST_PROCESSES, _device_count(lab)))
+
+
+def _device_count(lab: Lab) -> int:
+    found: int = torch.get_device_module(lab.device).device_count()
+    return found
+
+
+def processes_obstacle(lab: Lab) -> str:
+    """One core or one device cannot be shared out."""
+    if lab.device.type == "cpu":
+        found, what = len(os.sched_getaffinity(0)), "core(s)"
+    else:
+        found, what = _device_count(lab), "device(s)"
+    processes = processes_of(lab)
+    if found >= processes:
+        return ""
+    return f"{processes} processes need as many {what}, and there is {found}"
+
+
+def bfloat16_obstacle(lab: Lab) -> str:
+    if lab.device.type == "cuda" and not torch.cuda.is_bf16_supported():
+        return "this GPU has no bfloat16"
+    return ""

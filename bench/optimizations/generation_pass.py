@@ -1,0 +1,196 @@
+"""How does an evaluation run? Load, answer and score every question once, in one way or another."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
+
+from bench.generation.contract import Decoding, Encoded, Generator, Question
+from bench.generation.scores import vqa_accuracy
+
+
+@dataclass(frozen=True)
+class Settings:
+    """As the published guide found the job, unless said otherwise; the batch is the size's."""
+
+    batch_size: int
+    max_new_tokens: int = 32
+    natural_stop: bool = True
+    use_cache: bool = True
+    static_cache: bool = False
+    compile: bool = False
+    dtype: str = "float32"
+    workers: int = 0
+    prefetch: int | None = None
+    pin_memory: bool = False
+    non_blocking: bool = False
+    config_per_batch: bool = True
+    log_every_batch: bool = True
+    score_per_sample: bool = True
+    sort_by_length: bool = False
+    # As published: the padding is on the left, but answers are cut as if it were on the right.
+    cut_at_own_length: bool = False
+    processes: int = 1
+
+    @property
+    def decoding(self) -> Decoding:
+        return Decoding(
+            self.max_new_tokens,
+            natural_stop=self.natural_stop,
+            use_cache=self.use_cache,
+            static_cache=self.static_cache,
+        )
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What was written for a question, and how good it is."""
+
+    tokens: tuple[int, ...]
+    score: float
+
+
+Loaded = tuple[list[int], dict[str, Tensor]]  # places of the questions, and their batch
+
+
+class Pass:
+    """One evaluation of some questions; each call of run() is a whole one."""
+
+    def __init__(
+        self, generator: Generator, questions: Mapping[int, Question], settings: Settings
+    ) -> None:
+        self._generator = generator
+        self._questions = questions
+        self._settings = settings
+        self._device = next(generator.model.parameters()).device
+        # Only sorting asks for lengths, and a picture takes long to encode.
+        lengths = {
+            at: len(generator.encode(each).input_ids) if settings.sort_by_length else 0
+            for at, each in questions.items()
+        }
+        self.batches = split(in_order(lengths, settings), settings.batch_size)
+        self._loader: DataLoader[tuple[int, Encoded]] = DataLoader(
+            _Encoding(generator, questions),
+            batch_sampler=self.batches,
+            collate_fn=_Collating(generator),
+            num_workers=settings.workers,
+            # torch refuses both options where there are no workers. They are kept from pass to
+            # pass: starting them is done once, and an evaluation takes hours.
+            prefetch_factor=settings.prefetch if settings.workers else None,
+            persistent_workers=settings.workers > 0,
+            pin_memory=settings.pin_memory,
+        )
+
+    def run(self) -> dict[int, Answer]:
+        """The answers by the places of their questions."""
+        settings, written = self._settings, dict[int, tuple[int, ...]]()
+        scores: dict[int, float] = {}
+        loaded: Loaded
+        for number, loaded in enumerate(self._loader):
+            places, batch = loaded
+            if settings.config_per_batch:
+                build_config(settings)
+            tokens = self._answer(batch)
+            if settings.log_every_batch or number == 0:
+                self._log(number, batch, tokens)
+            written.update(zip(places, tokens, strict=True))
+            if settings.score_per_sample:
+                scores.update((place, self._score(place, written[place])) for place in places)
+        if not settings.score_per_sample:
+            scores = {place: self._score(place, each) for place, each in written.items()}
+        return {place: Answer(each, scores[place]) for place, each in written.items()}
+
+    def close(self) -> None:
+        """Worker processes that were kept end with the loader that started them."""
+        del self._loader
+
+    def _answer(self, batch: Mapping[str, Tensor]) -> list[tuple[int, ...]]:
+        non_blocking = self._settings.non_blocking
+        moved = {
+            name: tensor.to(self._device, non_blocking=non_blocking)
+            for name, tensor in batch.items()
+        }
+        with torch.no_grad():
+            tokens = self._generator.generate(moved, self._settings.decoding)
+        return cut_at_own_length(batch, tokens) if self._settings.cut_at_own_length else tokens
+
+    def _score(self, place: int, tokens: Sequence[int]) -> float:
+        return vqa_accuracy(self._generator.decode(tokens), self._questions[place].references)
+
+    def _log(
+        self, number: int, batch: Mapping[str, Tensor], tokens: Sequence[Sequence[int]]
+    ) -> None:
+        shapes = {name: tuple(tensor.shape) for name, tensor in batch.items()}
+        texts = [self._generator.decode(each) for each in tokens]
+        _debug_log().debug("batch %d: inputs %s, answers %s", number, shapes, texts)
+
+
+def in_order(lengths: Mapping[int, int], settings: Settings) -> list[int]:
+    """The places of the questions; the longest first: if it does not fit, that shows at once."""
+    if not settings.sort_by_length:
+        return list(lengths)
+    return sorted(lengths, key=lambda place: -lengths[place])
+
+
+def split(places: Sequence[int], batch_size: int) -> list[list[int]]:
+    return [list(places[at : at + batch_size]) for at in range(0, len(places), batch_size)]
+
+
+def shard(questions: Mapping[int, Question], rank: int, ranks: int) -> dict[int, Question]:
+    """Every so-manieth question: none is lost, none is padded on, none is counted twice."""
+    return dict(list(questions.items())[rank::ranks])
+
+
+def build_config(settings: Settings) -> object:
+    """What the published loop builds again for every batch."""
+    from transformers import GenerationConfig
+
+    return GenerationConfig(
+        max_new_tokens=settings.max_new_tokens, do_sample=False, use_cache=settings.use_cache
+    )
+
+
+def cut_at_own_length(
+    batch: Mapping[str, Tensor], tokens: Sequence[tuple[int, ...]]
+) -> list[tuple[int, ...]]:
+    """Output cut where a prompt without padding would end: what stands before the answer leaks."""
+    lengths = batch["attention_mask"].sum(dim=1).tolist()
+    return [
+        (*row[length:], *answer)
+        for row, length, answer in zip(batch["input_ids"].tolist(), lengths, tokens, strict=True)
+    ]
+
+
+class _Encoding(Dataset[tuple[int, Encoded]]):
+    def __init__(self, generator: Generator, questions: Mapping[int, Question]) -> None:
+        self._generator = generator
+        self._questions = questions
+
+    def __getitem__(self, place: int) -> tuple[int, Encoded]:
+        return place, self._generator.encode(self._questions[place])
+
+
+@dataclass(frozen=True)
+class _Collating:
+    generator: Generator
+
+    def __call__(self, samples: Sequence[tuple[int, Encoded]]) -> Loaded:
+        places, encoded = zip(*samples, strict=True)
+        return list(places), self.generator.collate(encoded)
+
+
+@cache
+def _debug_log() -> logging.Logger:
+    """Written out in full, to where it disturbs nobody."""
+    logger = logging.getLogger("bench.evaluation")
+    logger.setLevel(logging.DEBUG)
+    logger.propagate = False
+    logger.addHandler(logging.StreamHandler(open(os.devnull, "w")))  # noqa: SIM115 - kept open
+    return logger

@@ -1,0 +1,145 @@
+"""What is wrong in each planted script, and where? The answers; the scripts are the questions.
+
+Every case is a directory with `slow.py`, and with `fixed.py` where there is something to repair;
+of a healthy case `fixed.py` is what the obvious guess would do. A comment in the script marks the
+line to change (`# culprit: <cause>`), and a second one the line where its time passes, if that is
+elsewhere (`# cost: <cause>`); a tool that names either is right. Each script prints one line per
+step on standard output, in which the first number with a decimal point is its loss or score.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+DIRECTORY = Path(__file__).parent
+SLOW, FIXED = "slow.py", "fixed.py"
+
+# The closed list of what a step can suffer from; "compute" is health.
+CAUSES = (
+    "input",
+    "transfer",
+    "host",
+    "launch",
+    "sync",
+    "allocation",
+    "precision",
+    "optimizer",
+    "evaluation",
+    "batch",
+    "recompute",
+    "growth",
+    "communication",
+    "straggler",
+    "compute",
+)
+HEALTHY = "compute"
+
+# Sums in another order differ in the last digits of a float32, and training adds them up.
+ROUNDING = 1e-3
+
+
+@dataclass(frozen=True)
+class Culprit:
+    """One planted cause and the file that it is in."""
+
+    cause: str
+    file: str = SLOW
+
+
+@dataclass(frozen=True)
+class Case:
+    """One planted script, and how it is to be timed against its twin."""
+
+    name: str
+    culprits: tuple[Culprit, ...]  # the costliest first; none in a healthy script
+    # How far the losses that both twins print may differ; None where the repair changes them.
+    tolerance: float | None = 0.0
+    ranks: int = 1  # above 1 it wants torchrun
+    fixed_work: int = 1  # steps of slow.py whose work one step of fixed.py does
+    block_steps: int = 10  # a multiple of whatever cadence the script has
+    # Steps at the head of a block that are not timed: a loader that could work ahead meanwhile
+    # must have spent what it has.
+    settle_steps: int = 2
+
+    @property
+    def directory(self) -> Path:
+        return DIRECTORY / self.name
+
+    @property
+    def slow(self) -> Path:
+        return self.directory / SLOW
+
+    @property
+    def fixed(self) -> Path:
+        return self.directory / FIXED
+
+    @property
+    def is_healthy(self) -> bool:
+        return not self.culprits
+
+    @property
+    def causes(self) -> tuple[str, ...]:
+        return tuple(each.cause for each in self.culprits) or (HEALTHY,)
+
+
+def find_lines(case: Case, culprit: Culprit) -> tuple[int, ...]:
+    """The line to change, and the one where its time passes if that is marked as well."""
+    lines = (case.directory / culprit.file).read_text(encoding="utf-8").splitlines()
+    marks = (f"# culprit: {culprit.cause}", f"# cost: {culprit.cause}")
+    change, cost = (
+        [number for number, line in enumerate(lines, 1) if line.endswith(mark)] for mark in marks
+    )
+    if len(change) != 1 or len(cost) > 1:
+        raise ValueError(
+            f"{case.name}/{culprit.file} must mark one line for {culprit.cause}, "
+            f"not {len(change)} (and at most one for its cost, not {len(cost)})"
+        )
+    return (*change, *cost)
+
+
+def _one(name: str, cause: str, file: str = SLOW, tolerance: float | None = 0.0) -> Case:
+    return Case(name, (Culprit(cause, file),), tolerance)
+
+
+# In the order of the causes, then those with two, then the healthy ones.
+CASES: tuple[Case, ...] = (
+    _one("input_parsing", "input"),
+    _one("input_collate", "input"),
+    _one("input_generator", "input"),
+    # Another generator draws the noise.
+    _one("input_two_loaders", "input", tolerance=None),
+    _one("transfer_columns", "transfer"),
+    _one("transfer_layout", "transfer"),
+    _one("host_metrics", "host", "metrics.py"),
+    _one("host_dashboard", "host"),
+    _one("launch_prompts", "launch", tolerance=ROUNDING),
+    _one("launch_averages", "launch", tolerance=ROUNDING),
+    _one("launch_generation", "launch", tolerance=ROUNDING),
+    _one("sync_token_losses", "sync", tolerance=ROUNDING),
+    _one("sync_confusion", "sync"),
+    _one("allocation_scores", "allocation", tolerance=ROUNDING),
+    # Another precision is another result.
+    _one("precision_autocast", "precision", tolerance=None),
+    _one("precision_double", "precision", tolerance=None),
+    _one("optimizer_adam", "optimizer", tolerance=ROUNDING),
+    _one("optimizer_many_tensors", "optimizer", tolerance=ROUNDING),
+    _one("evaluation_often", "evaluation"),
+    # Other rows are in a batch.
+    Case("batch_small", (Culprit("batch"),), tolerance=None, fixed_work=4),
+    _one("recompute_prompts", "recompute", tolerance=ROUNDING),
+    _one("recompute_graph", "recompute", "graph.py", tolerance=ROUNDING),
+    _one("growth_history", "growth", tolerance=ROUNDING),
+    # The same until the queue is full.
+    _one("growth_queue", "growth", tolerance=ROUNDING),
+    Case("communication_accumulation", (Culprit("communication"),), tolerance=ROUNDING, ranks=2),
+    Case("straggler_first_rank", (Culprit("straggler"),), ranks=2),
+    Case("input_and_launch", (Culprit("input"), Culprit("launch")), tolerance=ROUNDING),
+    Case("host_and_evaluation", (Culprit("host"), Culprit("evaluation"))),
+    Case("compute_plain", ()),
+    Case("compute_no_workers", (), settle_steps=6),
+    Case("compute_ugly_loop", (), tolerance=ROUNDING),
+    Case("compute_hidden_loading", (), settle_steps=10),
+    Case("compute_accumulation", ()),
+    Case("compute_inference", ()),
+)

@@ -1,0 +1,84 @@
+"""Who looks and answers? An InternVL model, of random weights or from a directory."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from bench.data import vocabulary
+from bench.generation.job import Shape
+from bench.generation.language import CharacterLanguage
+from bench.generation.local_model import guarded, load_language, load_model, read_config
+from bench.generation.reader import Reader
+from bench.textgen.generator import make_config as make_text_config
+from bench.vqa.pictures import TiledPictures
+from bench.vqa.questions import WORDS
+from bench.workload import WorkloadError
+
+MODEL_TYPE = "internvl"
+# Two by two patches become one token.
+DOWNSAMPLING = 0.5
+
+
+def build_model(shape: Shape, directory: Path | None, dtype: torch.dtype) -> nn.Module:
+    if directory is not None:
+        _read_internvl(directory)
+        return load_model(directory, "AutoModelForImageTextToText", dtype)
+    # Imported here: transformers takes seconds to import, and most commands never build a model.
+    from transformers import InternVLConfig, InternVLForConditionalGeneration, InternVLVisionConfig
+
+    vision = InternVLVisionConfig(
+        hidden_size=shape["vision_hidden"],
+        num_hidden_layers=shape["vision_layers"],
+        num_attention_heads=shape["vision_heads"],
+        intermediate_size=shape["vision_ffn"],
+        image_size=shape["image"],
+        patch_size=shape["patch"],
+    )
+    config = InternVLConfig(
+        vision_config=vision,
+        text_config=make_text_config(shape),
+        image_token_id=vocabulary.MASK,
+        image_seq_length=count_tokens(shape),
+        downsample_ratio=DOWNSAMPLING,
+        tie_word_embeddings=bool(shape["tied"]),
+    )
+    model: nn.Module = InternVLForConditionalGeneration(config)
+    return model
+
+
+def count_tokens(shape: Shape) -> int:
+    """Of one tile."""
+    return int((shape["image"] // shape["patch"] * DOWNSAMPLING) ** 2)
+
+
+def open_reader(shape: Shape, directory: Path | None) -> Reader:
+    from transformers import GotOcr2ImageProcessorPil
+
+    if directory is None:
+        side = {"height": shape["image"], "width": shape["image"]}
+        processor = GotOcr2ImageProcessorPil(size=side)
+        pictures = TiledPictures(processor, count_tokens(shape), shape["max_crops"])
+        language = CharacterLanguage(shape["vocab"] - len(WORDS), WORDS)
+        return Reader(language, pictures, ends_like_reference=True)
+    config = _read_internvl(directory)
+    processor = guarded(
+        directory,
+        lambda: GotOcr2ImageProcessorPil.from_pretrained(directory, local_files_only=True),
+    )
+    pictures = TiledPictures(processor, config["image_seq_length"], shape["max_crops"])
+    positions = config.get("text_config", {}).get("max_position_embeddings")
+    return Reader(load_language(directory), pictures, positions)
+
+
+def _read_internvl(directory: Path) -> dict[str, Any]:
+    config = read_config(directory)
+    if config["model_type"] != MODEL_TYPE:
+        raise WorkloadError(
+            f"the model in {directory} is a {config['model_type']}; workload vqa takes "
+            f"{MODEL_TYPE} models, textgen those that only read text"
+        )
+    return config

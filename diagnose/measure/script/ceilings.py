@@ -1,0 +1,43 @@
+"""How fast could this device be? A few products and a copy, measured beside the script."""
+
+from __future__ import annotations
+
+import torch
+
+from diagnose.findings import Ceilings
+from diagnose.measure.device import Device
+from diagnose.measure.stages.precision import PROBE_SIDE, matmul_seconds
+
+_COPIED_BYTES = 32 * 2**20
+_COPIES = 5
+
+
+def measure_ceilings(device: Device) -> Ceilings:
+    return Ceilings(
+        flops_per_second=_product_rate(device, torch.float32),
+        double_flops_per_second=_product_rate(device, torch.float64),
+        low_flops_per_second=_product_rate(device, device.low_precision),
+        bytes_per_second=_copy_rate(device),
+    )
+
+
+def _product_rate(device: Device, dtype: torch.dtype) -> float:
+    try:
+        seconds = min(matmul_seconds(device, dtype).values())
+    except RuntimeError:  # a device without this type
+        return 0.0
+    return 2.0 * PROBE_SIDE**3 / seconds if seconds else 0.0
+
+
+def _copy_rate(device: Device) -> float:
+    source = torch.ones(_COPIED_BYTES // 4, device=device.torch)
+    target = torch.empty_like(source)
+    seconds = []
+    for _ in range(_COPIES):
+        device.synchronize()
+        began = device.now()
+        target.copy_(source)
+        device.synchronize()
+        seconds.append(device.now() - began)
+    fastest = min(seconds)
+    return 2.0 * source.nbytes / fastest if fastest else 0.0

@@ -1,0 +1,151 @@
+"""What becomes more from step to step? Containers that the loop keeps, graphs, and memory.
+
+Looked at between steps, in the frames that are on the stack there: a list that only grows is
+found by its name, and the line that fills it by that name.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import types
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import torch
+from torch.utils._pytree import tree_leaves
+
+from diagnose.measure.device import Device
+from diagnose.measure.script.where import Sources, find_statement
+from diagnose.measure.source_lines import Place
+
+_CONTAINERS = (list, dict, set, deque)
+# A graph that is longer than this has been growing, or belongs to a very deep model.
+_DEEPEST = 20_000
+# Looked at between so many steps, so that what is filled and emptied in turns is not taken for
+# growth.
+FEWEST_LOOKS = 5
+
+
+@dataclass
+class _Seen:
+    """One thing that has a length, over several looks."""
+
+    name: str
+    path: str
+    holds_tensors: bool
+    lengths: list[int] = field(default_factory=list)
+    at: list[int] = field(default_factory=list)
+
+    @property
+    def per_step(self) -> float:
+        steps = self.at[-1] - self.at[0]
+        return (self.lengths[-1] - self.lengths[0]) / steps if steps else 0.0
+
+    @property
+    def only_grows(self) -> bool:
+        pairs = zip(self.lengths, self.lengths[1:], strict=False)
+        return len(self.lengths) >= FEWEST_LOOKS and all(a < b for a, b in pairs)
+
+
+@dataclass(frozen=True)
+class Grown:
+    """Something that only grows."""
+
+    name: str
+    holds_tensors: bool
+    per_step: float
+    filler: Place | None  # the line that fills it
+
+
+class Lengths:
+    """The lengths of everything that the frames of the loop can name."""
+
+    def __init__(self, sources: Sources) -> None:
+        self._sources = sources
+        self._seen: dict[tuple[str, str, int], _Seen] = {}
+
+    def look(self, frame: FrameType | None, step: int) -> None:
+        while frame is not None:
+            if self._sources.is_users(frame.f_code):
+                path = frame.f_code.co_filename
+                for name, value in _named(frame):
+                    length, identity = _length(value)
+                    if length:
+                        key = (path, name, identity)
+                        seen = self._seen.setdefault(key, _Seen(name, path, _holds(value)))
+                        seen.lengths.append(length)
+                        seen.at.append(step)
+            frame = frame.f_back
+
+    def growing(self) -> list[Grown]:
+        """Those with tensors first, then the fastest."""
+        found = [seen for seen in self._seen.values() if seen.only_grows]
+        found.sort(key=lambda seen: (not seen.holds_tensors, -seen.per_step))
+        return [
+            Grown(each.name, each.holds_tensors, each.per_step, _filler(each)) for each in found
+        ]
+
+
+def resident_bytes(device: Device) -> int:
+    footprint = device.footprint()
+    if footprint is not None:
+        return footprint
+    try:
+        pages = int(Path("/proc/self/statm").read_text().split()[1])
+    except OSError:
+        return 0
+    return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+def _named(frame: FrameType) -> Iterator[tuple[str, Any]]:
+    scope = frame.f_globals if frame.f_code.co_name == "<module>" else frame.f_locals
+    for name, value in list(scope.items()):
+        if name.startswith("__"):
+            continue
+        yield name, value
+        members = getattr(value, "__dict__", None)
+        if isinstance(members, dict) and not isinstance(
+            value, type | types.ModuleType | types.FunctionType | torch.nn.Module
+        ):
+            yield from ((f"{name}.{member}", each) for member, each in list(members.items()))
+
+
+def _length(value: Any) -> tuple[int, int]:
+    """How long, and which one; a tensor is known by its name, since it is new every step."""
+    if isinstance(value, _CONTAINERS):
+        return len(value), id(value)
+    if isinstance(value, torch.Tensor):
+        return (_depth(value) if value.grad_fn is not None else max(value.shape, default=0)), 0
+    return 0, 0
+
+
+def _holds(value: Any) -> bool:
+    """Whether the first element is a tensor, or has one."""
+    if isinstance(value, torch.Tensor):
+        return True
+    first = next(iter(value.values() if isinstance(value, dict) else value), None)
+    return any(isinstance(leaf, torch.Tensor) for leaf in tree_leaves(first))
+
+
+def _depth(tensor: torch.Tensor) -> int:
+    node: Any = tensor.grad_fn
+    depth = 0
+    while node is not None and depth < _DEEPEST:
+        depth += 1
+        node = node.next_functions[0][0] if node.next_functions else None
+    return depth
+
+
+def _filler(seen: _Seen) -> Place | None:
+    name = re.escape(seen.name.rpartition(".")[2])
+    pattern = (
+        rf"\b{name}\s*(\.(append|appendleft|extend|add|insert|update|setdefault)\(|\+=|\[.*\]\s*=[^=])"
+        rf"|\b{name}\s*=\s*.*\b{name}\b"
+    )
+    line = find_statement(seen.path, pattern)
+    return None if line is None else Place(seen.path, line, "")

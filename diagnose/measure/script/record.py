@@ -1,0 +1,168 @@
+"""What is written down of a run? Everything the observer saw, as plain data."""
+
+from __future__ import annotations
+
+import statistics
+from collections import defaultdict
+from pathlib import Path
+
+from diagnose.findings import PHASES, Growth, RankTimes, ScriptRecord, Site, Suspect
+from diagnose.measure.script.boundary import OPTIMIZER_STEP
+from diagnose.measure.script.observer import Observer
+from diagnose.measure.script.plan import fewest_steps
+from diagnose.measure.script.suspects import group_samples
+from diagnose.measure.source_lines import Place
+from diagnose.stats import FEWEST_FOR_INTERVAL, Interval, hodges_lehmann
+
+# Resident memory moves by some pages in any process.
+SMALLEST_GROWTH_BYTES = 64 * 1024
+# Late against early time of the work that grows, beyond what everything else has changed by.
+GROWN = 1.25
+MOST_RATES = 60
+
+
+def build_record(
+    observer: Observer, script: Path, ended: str, ranks: tuple[RankTimes, ...] = ()
+) -> ScriptRecord:
+    suspects = [suspect for _, suspect in observer.suspects()]
+    double_share, double_site = _double(observer)
+    return ScriptRecord(
+        script=script.name,
+        device=observer.device.kind,
+        boundary=observer.boundary.kind or OPTIMIZER_STEP,
+        steps=observer.steps,
+        step_seconds=tuple(observer.plain),
+        hook_seconds=statistics.median(observer.hook_seconds) if observer.hook_seconds else 0.0,
+        phases=_phases(observer),
+        sampled_steps=observer.early_steps + observer.late_steps,
+        suspects=tuple(sorted(suspects, key=lambda each: -each.seconds)),
+        windows=tuple(observer.trials.windows),
+        changes=tuple(observer.trials.changes),
+        loaders=observer.loaders(),
+        double_share=double_share,
+        double_site=double_site,
+        flops=_flops(observer),
+        growth=_growth(observer),
+        ranks=ranks,
+        ceilings=observer.ceilings() if observer.early_steps else None,
+        missing=_missing(observer, ended),
+    )
+
+
+def _phases(observer: Observer) -> dict[str, float]:
+    found: dict[str, float] = defaultdict(float)
+    for group in observer.groups().values():
+        found[group.phase] += group.seconds * observer.per_step()
+    return {phase: found[phase] for phase in PHASES if found[phase]}
+
+
+def _flops(observer: Observer) -> int:
+    works = observer.map.steps
+    total = sum(line.flops for step in works for line in step.lines.values())
+    return round(total / len(works)) if works else 0
+
+
+def _double(observer: Observer) -> tuple[float, Site | None]:
+    """The share of the operators' time in double precision, and where that type comes from.
+
+    From the line that converts in every step, else from where the model was converted, else
+    from the line that computes most in it.
+    """
+    total = double = 0.0
+    makers: dict[Place, float] = defaultdict(float)
+    users: dict[Place, float] = defaultdict(float)
+    for step in observer.map.steps:
+        for place, line in step.lines.items():
+            total += line.forward_seconds + line.backward_seconds
+            double += line.double_seconds
+            if place is not None and place.path and line.double_seconds:
+                users[place] += line.double_seconds
+                if line.makes_double:
+                    makers[place] += line.double_seconds
+    if not double:
+        return 0.0, None
+    if not makers and observer.double_spot is not None:
+        return double / total, observer.sources.site(observer.double_spot)
+    named = makers or users
+    best = max(named, key=lambda place: named[place], default=None)
+    return double / total, observer.sources.site_of(best) if best is not None else None
+
+
+def _growth(observer: Observer) -> Growth | None:
+    grown = observer.lengths.growing()
+    if not grown:
+        return None
+    slope = _slope([(float(step), seconds) for step, seconds in observer.all_plain])
+    memory = _slope([(float(step), float(size)) for step, size in observer.memory])
+    slower = _grown_suspect(observer) if slope.center else None
+    first = grown[0]
+    filled = observer.sources.site_of(first.filler) if first.filler is not None else None
+    return Growth(
+        site=slower.site if slower is not None else filled,
+        what=first.name,
+        holds_tensors=first.holds_tensors,
+        seconds_per_step=slope.center,
+        seconds_low=slope.low or 0.0,
+        seconds_high=slope.high or 0.0,
+        bytes_per_step=memory.center if memory.center > SMALLEST_GROWTH_BYTES else 0.0,
+        suspect=slower.key if slower is not None else "",
+    )
+
+
+def _slope(points: list[tuple[float, float]]) -> Interval:
+    """By how much the later half is above the earlier, per step; 0 if that is not certain."""
+    half = len(points) // 2
+    pairs = zip(points[:half], points[-half:], strict=True) if half else ()
+    rates = [(b[1] - a[1]) / (b[0] - a[0]) for a, b in pairs if b[0] > a[0]]
+    # All pairs of some hundred rates would take longer than a step.
+    rates = rates[:: 1 + len(rates) // MOST_RATES]
+    interval = hodges_lehmann(rates) if len(rates) >= FEWEST_FOR_INTERVAL else None
+    if interval is None or interval.low is None or interval.low <= 0:
+        return Interval(0.0, 0.0, 0.0)
+    return interval
+
+
+def _grown_suspect(observer: Observer) -> Suspect | None:
+    """The work that grows from the early to the late samples far more than all the rest."""
+    if not observer.late_steps or not observer.early_steps:
+        return None
+    spine = observer.spine()
+    early, late = (
+        {key: group.seconds / steps for key, group in group_samples(samples, spine).items()}
+        for samples, steps in (
+            (observer.early, observer.early_steps),
+            (observer.late, observer.late_steps),
+        )
+    )
+    best = max(late, key=lambda key: late[key] - early.get(key, 0.0), default="")
+    before, after = early.get(best, 0.0), late.get(best, 0.0)
+    rest_before, rest_after = sum(early.values()) - before, sum(late.values()) - after
+    # A busy neighbour slows everything down; what grows does so alone.
+    usual = max(1.0, rest_after / rest_before) if rest_before else 1.0
+    if after < GROWN * usual * before:
+        return None
+    return next((each for _, each in observer.suspects() if each.key == best), None)
+
+
+def _missing(observer: Observer, ended: str) -> str:
+    if observer.fault:
+        return f"this suite itself failed ({observer.fault}); please report it"
+    if observer.stage == "done" or observer.failed:
+        return ""
+    needed = fewest_steps(observer.wanted) - observer.steps
+    if observer.steps == 0:
+        return f"{ended} before any step: no optimiser stepped and no model was called often enough"
+    if needed > 0:
+        return f"{ended} after {observer.steps} steps; at least {needed} more are needed"
+    return f"{ended} after {observer.steps} steps, during the pass '{observer.stage}'"
+
+
+def own_times(observer: Observer, rank: int) -> RankTimes:
+    """What this rank tells rank 0."""
+    return RankTimes(
+        rank,
+        observer.typical_seconds(),
+        _phases(observer).get("communication", 0.0),
+        tuple(suspect for _, suspect in observer.suspects()),
+        tuple(observer.trials.windows),
+    )

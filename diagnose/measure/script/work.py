@@ -1,0 +1,293 @@
+"""What does one step ask for, line by line? The launch map of a running script, and what it shows.
+
+Beside the counts of the launch map it follows three things: where the model's input was born,
+which results are the same in every step, and what is computed in double precision.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from types import FrameType
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+from torch.utils._pytree import tree_leaves
+
+from diagnose.measure.device import Device
+from diagnose.measure.launches import Calls, Operators, Tally, Watch, count_trips
+from diagnose.measure.operators import Effect
+from diagnose.measure.script.forwards import Forwards
+from diagnose.measure.script.where import Sources, Spot
+from diagnose.measure.source_lines import Caller, Place
+
+_COPIES = frozenset(("_to_copy", "copy_", "clone", "_pin_memory"))
+# A buffer that is filled anew is no result that somebody computed again.
+_FILLS = frozenset(
+    f"{name}{ending}"
+    for name in ("zero", "zeros", "ones", "full", "fill", "empty", "new_zeros", "new_ones")
+    for ending in ("", "_", "_like")
+)
+# Values of a result that are compared bit by bit, beside its sum.
+_COMPARED = 1024
+# A line that makes more results per step is a loop; its first ones are enough to compare.
+MOST_FINGERPRINTS = 64
+# Longer lists hold numbers or rows, not the tensors of one batch.
+MOST_PARTS = 16
+# Blocks from here on go back to the system at once on the CPU (see bench/allocator.py).
+LARGE_BYTES = 32 * 2**20
+
+
+@dataclass
+class LineWork:
+    """What one line asked for in one step."""
+
+    forward_seconds: float = 0.0
+    backward_seconds: float = 0.0
+    launches: int = 0
+    trips: int = 0
+    syncs: int = 0
+    flops: int = 0
+    moved_bytes: int = 0
+    large_bytes: int = 0
+    copy_seconds: float = 0.0
+    double_seconds: float = 0.0
+    makes_double: bool = False
+    results: list[tuple[float, bytes]] = field(default_factory=list)
+    result_elements: int = 0
+
+
+@dataclass
+class StepWork:
+    """One mapped step."""
+
+    lines: dict[Place | None, LineWork] = field(default_factory=dict)
+    feeding: set[Spot] = field(default_factory=set)
+    inputs: list[tuple[float, bytes]] = field(default_factory=list)
+
+    def line(self, place: Place | None) -> LineWork:
+        return self.lines.setdefault(place, LineWork())
+
+
+class _ScriptWatch(Watch):
+    """The launch map's own notes, with the last operator at hand."""
+
+    def __init__(self, sources: Sources, device: Device) -> None:
+        super().__init__(sources.lines, device)
+        self.last: tuple[Caller, Place | None, Effect, float, bool] | None = None
+
+    def record(
+        self, caller: Caller, place: Place | None, effect: Effect, seconds: float, backward: bool
+    ) -> None:
+        super().record(caller, place, effect, seconds, backward)
+        self.last = (caller, place, effect, seconds, backward)
+
+
+class _Results(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Looks at every operator's arguments and results once the map has counted it."""
+
+    def __init__(self, mapper: StepMap) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._mapper = mapper
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        # Below here only this suite and torch call anything, and counting that takes long.
+        counting = sys.getprofile()
+        sys.setprofile(None)
+        try:
+            result = func(*args, **(kwargs or {}))
+            # What looking at them asks for is nobody's work.
+            with _disable_current_modes(), torch._C.DisableTorchFunction():
+                self._mapper.note(_operands(args, kwargs), _operands((result,), None))
+        finally:
+            sys.setprofile(counting)
+        return result
+
+
+class StepMap:
+    """Maps the steps between `begin` and `end`, each of them on its own."""
+
+    def __init__(self, sources: Sources, device: Device, forwards: Forwards) -> None:
+        self.steps: list[StepWork] = []
+        self._sources = sources
+        self._device = device
+        self._forwards = forwards
+        self._modes: contextlib.ExitStack | None = None
+        self._births: dict[int, frozenset[Spot]] = {}
+
+    def begin(self) -> None:
+        self.steps.append(StepWork())
+        self._births.clear()
+        self._watch = _ScriptWatch(self._sources, self._device)
+        self._modes = contextlib.ExitStack()
+        self._modes.enter_context(Operators(self._watch))
+        self._modes.enter_context(Calls(self._watch))
+        self._modes.enter_context(_Results(self))
+        self._forwards.before.append(self._note_model_input)
+        self._modes.callback(self._forwards.before.remove, self._note_model_input)
+        earlier = sys.getprofile()
+        sys.setprofile(self._note_call)
+        self._modes.callback(sys.setprofile, earlier)
+
+    def end(self) -> None:
+        if self._modes is None:
+            return
+        self._modes.close()
+        self._modes = None
+        step = self.steps[-1]
+        for place, tally in self._watch.tallies.items():
+            line = step.line(place)
+            line.launches = tally.forward.total() + tally.backward.total()
+            line.syncs = tally.syncs.total()
+            line.flops = tally.flops
+            line.trips = self._trips(place, tally)
+
+    def _trips(self, place: Place | None, tally: Tally) -> int:
+        return 0 if place is None else count_trips(self._watch.lines, place, tally)
+
+    def note(self, inputs: list[torch.Tensor], outputs: list[torch.Tensor]) -> None:
+        if self._watch.last is None:
+            return
+        caller, place, effect, seconds, backward = self._watch.last
+        self._watch.last = None
+        line = self.steps[-1].line(place)
+        if backward:
+            line.backward_seconds += seconds
+        else:
+            line.forward_seconds += seconds
+        if effect.launches and not backward:
+            line.moved_bytes += _moved_bytes(inputs, outputs)
+        line.large_bytes += sum(size for size in effect.new_bytes if size >= LARGE_BYTES)
+        self._note_double(line, inputs, outputs, seconds)
+        if backward or caller.updates_parameters:
+            return
+        if self._forwards.inside:
+            # What the model makes, and all that is made of it, is not what feeds the model.
+            self._births.update((_address(each), frozenset()) for each in outputs)
+        else:
+            copies = effect.name in _COPIES
+            line.copy_seconds += seconds if copies else 0.0
+            self._note_birth(inputs, outputs, is_new=effect.launches and not copies)
+        if effect.launches and effect.name not in _FILLS and len(line.results) < MOST_FINGERPRINTS:
+            line.results += [_fingerprint(each) for each in outputs]
+            line.result_elements += sum(each.numel() for each in outputs)
+
+    def _note_double(
+        self,
+        line: LineWork,
+        inputs: list[torch.Tensor],
+        outputs: list[torch.Tensor],
+        seconds: float,
+    ) -> None:
+        if any(each.dtype is torch.float64 and each.dim() > 0 for each in outputs):
+            line.double_seconds += seconds
+            line.makes_double |= not any(each.dtype is torch.float64 for each in inputs)
+
+    def _note_birth(
+        self, inputs: list[torch.Tensor], outputs: list[torch.Tensor], is_new: bool
+    ) -> None:
+        """A result comes from where its arguments come from; made of nothing known, it is born.
+
+        A view or a copy of something unknown stays unknown: nobody has made it here.
+        """
+        known = [self._births[each] for each in map(_address, inputs) if each in self._births]
+        if not known and not is_new and inputs:
+            return
+        if known:
+            birth = frozenset[Spot]().union(*known)
+        else:
+            birth = frozenset(self._sources.spots(sys._getframe(2)))
+        for each in outputs:
+            self._births[_address(each)] = birth
+
+    def _note_call(self, frame: FrameType, event: str, result: object) -> None:
+        """For sys.setprofile: counts calls, and notes who hands out arrays that hold data."""
+        self._watch.lines.note_call(frame, event, result)
+        if event == "return" and result is not None and self._sources.is_users(frame.f_code):
+            for address in _array_addresses(result):
+                self._births.setdefault(address, frozenset(self._sources.spots(frame)))
+
+    def _note_model_input(
+        self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> None:
+        """The first tensor decides: masks and positions beside it are made from it."""
+        first = next(iter(_tensors((args, kwargs))), None)
+        if first is not None:
+            with _disable_current_modes(), torch._C.DisableTorchFunction():
+                self.steps[-1].inputs.append(_fingerprint(first))
+            self.steps[-1].feeding |= self._births.get(_address(first), frozenset())
+
+
+def find_repeated(steps: list[StepWork]) -> dict[Place, int]:
+    """Lines whose results are the same in both steps although the batch is not, with elements."""
+    if len(steps) < 2 or not steps[0].inputs or steps[0].inputs == steps[1].inputs:
+        return {}
+    first, second = steps[0].lines, steps[1].lines
+    return {
+        place: line.result_elements
+        for place, line in first.items()
+        if place is not None and line.results and line.results == second.get(place, line).results
+        if place in second
+    }
+
+
+def _tensors(tree: object) -> list[torch.Tensor]:
+    return [leaf for leaf in tree_leaves(tree) if isinstance(leaf, torch.Tensor)]
+
+
+def _operands(args: Iterable[Any], kwargs: Mapping[str, Any] | None) -> list[torch.Tensor]:
+    """The tensors among an operator's arguments, which are never nested deeper than a list."""
+    found = []
+    for each in (*args, *(kwargs.values() if kwargs else ())):
+        if isinstance(each, torch.Tensor):
+            found.append(each)
+        elif isinstance(each, list | tuple):
+            found += [part for part in each if isinstance(part, torch.Tensor)]
+    return found
+
+
+def _address(tensor: torch.Tensor) -> int:
+    if tensor.layout is not torch.strided:
+        return id(tensor)
+    return tensor.untyped_storage().data_ptr()
+
+
+def _array_addresses(value: object) -> Iterator[int]:
+    """Tensors and arrays of any library, alone or in the small structure that a batch is."""
+    parts: Iterable[object] = (value,)
+    if isinstance(value, tuple | list | dict):
+        if len(value) > MOST_PARTS:
+            return
+        parts = value.values() if isinstance(value, dict) else value
+    for leaf in parts:
+        if isinstance(leaf, torch.Tensor):
+            yield _address(leaf)
+        elif hasattr(leaf, "__array_interface__"):
+            yield int(leaf.__array_interface__["data"][0])
+
+
+def _nbytes(tensor: torch.Tensor) -> int:
+    return tensor.numel() * tensor.element_size()
+
+
+def _moved_bytes(inputs: list[torch.Tensor], outputs: list[torch.Tensor]) -> int:
+    """What the operator has to read and write; in place it may touch only a part of a tensor."""
+    sizes = [_nbytes(each) for each in (*inputs, *outputs) if each.dim() > 0]
+    known = {_address(each) for each in inputs}
+    in_place = any(_address(each) in known for each in outputs)
+    return 2 * min(sizes, default=0) if in_place else sum(sizes)
+
+
+def _fingerprint(tensor: torch.Tensor) -> tuple[float, bytes]:
+    """Equal for equal contents: a sum over everything, and a regular choice of its values."""
+    if tensor.layout is not torch.strided or tensor.numel() == 0 or tensor.is_meta:
+        return 0.0, str(tensor.shape).encode()
+    flat = tensor.detach().reshape(-1)
+    chosen = flat[:: max(1, flat.numel() // _COMPARED)].to("cpu", torch.float64)
+    total = flat.sum(dtype=None if flat.is_complex() else torch.float64)
+    return float(total.abs()), str(tuple(tensor.shape)).encode() + chosen.numpy().tobytes()

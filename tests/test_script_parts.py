@@ -1,0 +1,220 @@
+"""Do the parts keep their word? Functions exchanged and put back, loops, lengths, kept batches."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from diagnose.findings import Wanted
+from diagnose.measure.script.changes import other_optimizer
+from diagnose.measure.script.growth import FEWEST_LOOKS, Lengths
+from diagnose.measure.script.plan import plan_blocks, plan_counts
+from diagnose.measure.script.replay import MOST_KEPT, Feeds, KeptCopies, join
+from diagnose.measure.script.swaps import Swap, can_be_replayed
+from diagnose.measure.script.where import Sources, Spot, block_around, loop_around
+from diagnose.stats import FEWEST_FOR_ROBUST_INTERVAL
+from tests.script_runs import write_script
+
+LOOPS = """
+def train(model, optimizer, batches):
+    for epoch in range(3):
+        for batch in batches:
+            for part in batch:
+                loss = model(part)
+                loss.backward()
+            optimizer.step()
+            for row in batch:
+                for value in row:
+                    print(value)
+            if epoch:
+                with open("x") as file:
+                    file.read()
+"""
+
+
+@pytest.fixture
+def train(tmp_path: Path) -> Any:
+    path = write_script(tmp_path, LOOPS)
+    scope: dict[str, Any] = {}
+    exec(compile(path.read_text(), str(path), "exec"), scope)
+    return scope["train"].__code__
+
+
+def test_a_loop_around_the_step_itself_is_not_something_that_a_step_repeats(train: Any) -> None:
+    anchors = {6, 7, 8}
+    assert loop_around(Spot(train, 11), anchors) == (9, 11)
+    assert loop_around(Spot(train, 6), anchors) is None
+    assert block_around(Spot(train, 14), anchors) == (12, 14)
+    assert loop_around(Spot(train, 6), ()) == (3, 14)
+
+
+def test_file_names_are_those_that_the_user_knows(tmp_path: Path, train: Any) -> None:
+    assert Sources(tmp_path).site(Spot(train, 6)).file == "train.py"
+    assert Sources(tmp_path / "elsewhere").site(Spot(train, 6)).file == str(tmp_path / "train.py")
+    assert Sources(tmp_path).site(Spot(train, 7)).code == "loss.backward()"
+    assert not Sources(tmp_path).is_users(torch.nn.Linear.forward.__code__)
+    assert not Sources(tmp_path).is_users(Sources.site.__code__)
+
+
+class Maker:
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def make(self, size: int = 2, *, fill: float = 1.0) -> torch.Tensor:
+        self.calls += 1
+        return torch.full((size,), fill)
+
+
+def make_closure(factor: int) -> Any:
+    def scaled(value: int) -> int:
+        return factor * value
+
+    return scaled
+
+
+def test_a_function_is_replayed_under_every_name_and_put_back() -> None:
+    maker = Maker()
+    bound = maker.make  # a name that was taken before
+    swap = Swap(Maker.make.__code__)
+    swap.record()
+    kept = bound(3, fill=2.0)
+    swap.remove()
+    assert swap.is_ready
+    swap.replay()
+    assert bound(9) is kept
+    assert Maker.make(maker) is kept
+    swap.remove()
+    assert maker.calls == 1
+    assert len(bound(9)) == 9
+
+
+def test_closures_keep_their_cells() -> None:
+    triple = make_closure(3)
+    swap = Swap(triple.__code__)
+    swap.record()
+    assert triple(5) == 15
+    swap.replay()
+    assert triple(7) == 15
+    swap.remove()
+    assert triple(7) == 21
+
+
+def test_what_cannot_be_replayed_is_refused() -> None:
+    weight = torch.ones(2, requires_grad=True)
+
+    def graph() -> torch.Tensor:
+        return weight * 2
+
+    def nothing() -> None:
+        return None
+
+    def numbers() -> Any:
+        yield 1
+
+    for function in (graph, nothing):
+        swap = Swap(function.__code__)
+        swap.record()
+        function()
+        swap.remove()
+        assert not swap.is_ready
+        assert swap.refused
+    assert not can_be_replayed(numbers.__code__)
+
+
+def test_only_what_always_grows_is_called_growing(tmp_path: Path) -> None:
+    code = """
+    def loop(look):
+        kept, losses, window, depth = [], [], [0], tensor([1.0], requires_grad=True)
+        total = depth
+        for step in range(9):
+            kept.append(tensor([1.0]))
+            losses.append(1.0)
+            window = [0] * (step % 3 + 1)
+            total = total + depth
+            look(step)
+    """
+    path = write_script(tmp_path, code)
+    scope: dict[str, Any] = {"tensor": torch.tensor}
+    exec(compile(path.read_text(), str(path), "exec"), scope)
+    lengths = Lengths(Sources(tmp_path))
+    scope["loop"](lambda step: lengths.look(sys._getframe(1), step))
+    grown = {each.name: each for each in lengths.growing()}
+    assert set(grown) == {"kept", "losses", "total"}
+    assert grown["kept"].holds_tensors
+    assert not grown["losses"].holds_tensors
+    lines = {name: each.filler.line for name, each in grown.items() if each.filler is not None}
+    assert lines == {"kept": 6, "losses": 7, "total": 9}
+    assert FEWEST_LOOKS <= 9
+
+
+def test_batches_are_kept_served_joined_and_converted_once() -> None:
+    feeds = Feeds(Sources(Path(__file__).parents[1]))
+    feeds.watch_construction()
+    feeds.install()
+    try:
+        data = torch.utils.data.TensorDataset(torch.arange(16).view(16, 1))
+        loader = torch.utils.data.DataLoader(data, batch_size=2)
+        list(loader)
+        (feed,) = feeds.feeds.values()
+        assert feed.spot is not None
+        assert feed.spot.code.co_name == sys._getframe().f_code.co_name
+        assert len(feed.batches) == MOST_KEPT
+        assert feed.batch_size == 2
+        feeds.choose([feed])
+        feeds.mode = "replay"
+        served = next(iter(loader))
+        assert any(served[0] is kept[0] for kept in feed.batches)
+        assert join(feed)
+        feeds.mode = "join"
+        (joined,) = next(iter(loader))
+        assert joined.flatten().tolist() == list(range(2 * MOST_KEPT))
+        copies = KeptCopies(feeds)
+        copies.install()
+        try:
+            assert served[0].float() is served[0].float()
+            assert joined.clone().float() is not joined.clone().float()
+        finally:
+            copies.remove()
+        assert served[0].float() is not served[0].float()
+    finally:
+        feeds.remove()
+        feeds.forget()
+
+
+def test_batches_of_other_shapes_are_not_joined() -> None:
+    feeds = Feeds(Sources(Path(__file__).parents[1]))
+    feeds.install()
+    try:
+        rows = [torch.ones(1, 2 + number) for number in range(MOST_KEPT)]
+        list(torch.utils.data.DataLoader(rows, batch_size=None))  # type: ignore[arg-type]
+        (feed,) = feeds.feeds.values()
+        assert not join(feed)
+    finally:
+        feeds.remove()
+
+
+def test_another_form_of_the_update_is_tried_only_where_there_is_one() -> None:
+    parameter = torch.nn.Parameter(torch.ones(2))
+    adam = torch.optim.AdamW([parameter])
+    variant = other_optimizer(adam, None)
+    assert variant is not None
+    before = dict(adam.param_groups[0])
+    variant.begin()
+    assert adam.param_groups[0]["fused"]
+    variant.end()
+    assert adam.param_groups[0] == before
+    assert other_optimizer(torch.optim.AdamW([parameter], fused=True), None) is None
+    assert other_optimizer(torch.optim.LBFGS([parameter]), None) is None
+
+
+def test_passes_fit_into_the_time_but_never_below_what_an_interval_needs() -> None:
+    usual = plan_counts(Wanted(seconds=60), 0.1, ranks=1)
+    assert usual.plain + usual.sampled < 600 / 2
+    slow = plan_counts(Wanted(seconds=60), 30.0, ranks=1)
+    assert slow.plain == slow.sampled == FEWEST_FOR_ROBUST_INTERVAL
+    assert plan_blocks(Wanted(seconds=60), 30.0, 10) == FEWEST_FOR_ROBUST_INTERVAL
+    assert plan_counts(Wanted(seconds=60, steps=100), 0.001, ranks=1).plain <= 100
