@@ -241,7 +241,7 @@ def single_rank(*arguments: object) -> subprocess.CompletedProcess[str]:
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (("--workload", "nothing"), "no workload 'nothing'; use bert, dgca, timeseries or"),
+        (("--workload", "nothing"), "no workload 'nothing'; use bert, dgca, "),
         (("--workload", "bert", "--size", "vast"), "workload bert has no size 'vast'; it has"),
         (("--workload", RANKS_JOB, "--data", "x.txt"), "has no datasets, so --data has no use"),
     ],
