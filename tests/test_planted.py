@@ -23,6 +23,8 @@ from diagnose import findings
 from tests.cli import ROOT, launch
 
 STEPS = 2
+# One for each cause, because running all takes minutes; `make accuracy` runs every one of them.
+RUN_HERE = {case.name.split("_")[0]: case for case in reversed(CASES)}.values()
 _LOSS = re.compile(r"-?\d+\.\d+")
 
 
@@ -62,7 +64,7 @@ def _find_loss(line: str) -> str:
     return found.group()
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+@pytest.mark.parametrize("case", RUN_HERE, ids=lambda case: case.name)
 def test_both_twins_run_and_agree_where_they_should(case: Case) -> None:
     slow = run_script(case.slow)
     if case.fixed.exists():
