@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import gc
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import pytest
@@ -46,6 +46,20 @@ def test_short_slots_go_on_until_enough_time_was_spent() -> None:
     effort = replace(EFFORT, slot_seconds=0.125, fewest_seconds=3.0)
     (timing,) = measure([timed(timer, 0.125)], effort, timer, seed=0)
     assert len(timing.slot_seconds) == 24
+
+
+def test_a_rule_sees_seconds_per_step_however_many_a_slot_has() -> None:
+    timer = FakeTimer()
+    seen: list[list[list[float]]] = []
+
+    def after_two_blocks(steps: Sequence[Sequence[float]]) -> Sequence[str]:
+        seen.append([list(each) for each in steps])
+        return ["more" if len(steps[0]) < 2 else ""] * len(steps)
+
+    slow, fast = timed(timer, 0.5), timed(timer, 0.125, "b")
+    made = measure([slow, fast], EFFORT, timer, seed=0, stop=after_two_blocks)
+    assert [each.steps_per_slot for each in made] == [1, 5]
+    assert seen == [[[0.5], [0.125]], [[0.5] * 2, [0.125] * 2]]
 
 
 def test_the_timer_may_cost_a_ten_thousandth_of_a_slot() -> None:

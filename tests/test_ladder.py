@@ -149,6 +149,8 @@ def test_the_ladder_goes_on_without_a_change_that_breaks_it(tmp_path: Path) -> N
         "optimize", "--workload", CLIMBING, "--smoke", "--label", "c", "--reports", tmp_path
     )
     assert "Traceback" not in outcome.err
+    assert outcome.code == 3
+    assert "diagnose: alone_only failed: " in outcome.err
     record = json.loads((tmp_path / "c" / "optimize.json").read_text())
     assert record["complete"]
     rungs = [(each["facts"]["added"], each["status"]) for each in record["rungs"]]
