@@ -18,7 +18,7 @@ else
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help diagnose optimize accuracy test bench lint report check clean
+.PHONY: help diagnose optimize batch-size evaluate accuracy test bench lint report check clean
 
 help: ## print this list
 	@awk -F':.*## ' '/^[a-z_-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -35,6 +35,12 @@ diagnose: $(READY) ## measure this machine stage by stage and write reports/<lab
 
 optimize: $(READY) ## try every optimisation of the full model, with proofs and intervals
 	$(RUN) -m diagnose optimize $(ARGS)
+
+batch-size: $(READY) ## the largest batch that fits, and the one to use; ARGS="--workload textgen"
+	$(RUN) -m diagnose batch-size $(ARGS)
+
+evaluate: $(READY) ## answer and score questions; ARGS="-m DIR -d FILE.jsonl -b 8"
+	$(RUN) diagnose/evaluate.py $(ARGS)
 
 accuracy: $(READY) ## diagnose scripts whose cause is known, and publish how often it is right
 	$(RUN) -m diagnose.accuracy $(ARGS)

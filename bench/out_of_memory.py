@@ -6,11 +6,14 @@ import re
 
 _WORDS = (
     "can't allocate memory",
+    "not enough memory: you tried to allocate",  # the same allocator on Windows
     "Cannot allocate memory",
     "std::bad_alloc",
     "CUDA error: out of memory",
+    "MPS backend out of memory",
     "CUBLAS_STATUS_ALLOC_FAILED",
     "CUDNN_STATUS_ALLOC_FAILED",
+    "CUSOLVER_STATUS_ALLOC_FAILED",
     "NVML_SUCCESS == r INTERNAL ASSERT FAILED",
 )
 # "you tried to allocate 400000 bytes" on the CPU, "Tried to allocate 20.00 MiB" on CUDA.

@@ -13,6 +13,7 @@ import signal
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from diagnose import batch_size_command, script_command
@@ -20,10 +21,11 @@ from diagnose.console import Console
 from diagnose.measure.optimizer import Optimizer
 from diagnose.measure.runner import Runner, resumed
 from diagnose.measure.stages import INTERCONNECT, STAGE_KEYS
-from diagnose.measure.supervisor import CouldNotOpen, Job, Refused
+from diagnose.measure.supervisor import CouldNotOpen, Refused
 from diagnose.model import Finding, OptimizeRecord, RunRecord
 from diagnose.options import build_parser
 from diagnose.tell import store
+from diagnose.verbs import label_parts, measure_and_keep, read_job, write
 
 FINE, FOUND, USAGE, COULD_NOT_MEASURE, INTERRUPTED = 0, 1, 2, 3, 130
 
@@ -34,25 +36,16 @@ def run(arguments: argparse.Namespace) -> int:
     stages = [key for key in STAGE_KEYS if key in arguments.stages]
     with (
         Console() as console,
-        Runner(_job(arguments), console, stages, arguments.timeout) as runner,
+        Runner(read_job(arguments), console, stages, arguments.timeout) as runner,
     ):
         fresh = runner.open()
         label = arguments.label or _default_label(fresh, arguments)
         directory = arguments.reports / label
         with store.label_lock(directory):
             record = _begin(replace(fresh, label=label), directory, resume=arguments.resume)
-            kept = _Kept(record, directory)
-            try:
-                record = runner.measure(record, kept.save)
-            except KeyboardInterrupt:
-                console.stop()
-                _tell_interrupted(kept)
-                raise
-            except store.StoreError:
-                # The disk is the reader's to repair; what was measured must not be lost with it.
-                print(kept.as_json(), file=sys.stderr)
-                raise
-            _write(directory)
+            record = measure_and_keep(
+                runner.measure, record, directory, console, partial(_tell_interrupted, directory)
+            )
     code = _conclude(record, directory, arguments)
     if INTERCONNECT in arguments.stages:
         code = max(code, _measure_link(record, directory, arguments))
@@ -80,46 +73,12 @@ def _measure_link(record: RunRecord, directory: Path, arguments: argparse.Namesp
     )
 
 
-def _job(arguments: argparse.Namespace) -> Job:
-    return Job(
-        workload=arguments.workload,
-        size=arguments.size,
-        device=arguments.device,
-        data=arguments.data,
-        model=arguments.model,
-        effort=arguments.effort,
-        seed=arguments.seed,
-    )
-
-
-class _Kept:
-    """The newest state of the run, on disk as far as the disk takes it."""
-
-    def __init__(self, record: RunRecord | OptimizeRecord, directory: Path) -> None:
-        self.record = record
-        self.directory = directory
-
-    def save(self, record: RunRecord | OptimizeRecord) -> None:
-        self.record = record
-        store.save(record, self.directory)
-
-    def as_json(self) -> str:
-        from diagnose.codec import dumps
-
-        return dumps(self.record).decode()
-
-
 def _default_label(record: RunRecord, arguments: argparse.Namespace) -> str:
     """From the device, and from whatever else makes this run another experiment."""
     parts = [record.machine.device_name]
     if record.workload.name != "bert":
         parts.append(record.workload.name)
-    if arguments.size is not None:
-        parts.append(record.workload.size)
-    if arguments.model is not None:
-        parts.append(Path(arguments.model).resolve().name)
-    if arguments.data is not None:
-        parts.append(Path(arguments.data).stem)
+    parts += label_parts(record.workload, arguments)
     if not set(STAGE_KEYS) <= set(arguments.stages):
         parts += arguments.stages
     if record.effort == "smoke":
@@ -144,21 +103,12 @@ def _begin(record: RunRecord, directory: Path, *, resume: bool) -> RunRecord:
     return record
 
 
-def _write(directory: Path) -> None:
-    from diagnose.tell.check import write_index, write_report
-
-    write_report(directory)
-    write_index(directory.parent)
-
-
-def _tell_interrupted(kept: _Kept) -> None:
-    assert isinstance(kept.record, RunRecord)
-    stages = kept.record.stages
-    if stages:
-        _write(kept.directory)
+def _tell_interrupted(directory: Path, record: RunRecord) -> None:
+    if record.stages:
+        write(directory)
         print(
-            f"diagnose: interrupted; {len(stages)} of {len(kept.record.planned)} stages are in "
-            f"{kept.directory}, --resume goes on from there",
+            f"diagnose: interrupted; {len(record.stages)} of {len(record.planned)} stages are in "
+            f"{directory}, --resume goes on from there",
             file=sys.stderr,
         )
 
@@ -207,7 +157,7 @@ def optimize(arguments: argparse.Namespace) -> int:
         store.validate_label(arguments.label)
     with (
         Console() as console,
-        Optimizer(_job(arguments), console, arguments.only, arguments.timeout) as optimizer,
+        Optimizer(read_job(arguments), console, arguments.only, arguments.timeout) as optimizer,
     ):
         record = optimizer.open()
         if arguments.samples is not None and not optimizer.evaluates:
@@ -219,26 +169,20 @@ def optimize(arguments: argparse.Namespace) -> int:
         record = replace(record, label=label, samples=arguments.samples)
         directory = arguments.reports / label
         with store.label_lock(directory):
-            kept = _Kept(record, directory)
-            try:
-                record = optimizer.measure(record, kept.save)
-            except KeyboardInterrupt:
-                console.stop()
-                if isinstance(kept.record, OptimizeRecord) and kept.record.comparisons:
-                    _write(directory)
-                raise
-            except store.StoreError:
-                print(kept.as_json(), file=sys.stderr)
-                raise
-            _write(directory)
+            record = measure_and_keep(
+                optimizer.measure, record, directory, console, partial(_write_tried, directory)
+            )
     return _conclude_optimize(record, directory, arguments)
+
+
+def _write_tried(directory: Path, record: OptimizeRecord) -> None:
+    if record.comparisons:
+        write(directory)
 
 
 def _optimize_label(record: OptimizeRecord, arguments: argparse.Namespace) -> str:
     parts = [record.machine.device_name, record.workload.name]
-    parts += [record.workload.size] if arguments.size is not None else []
-    parts += [Path(arguments.model).resolve().name] if arguments.model is not None else []
-    parts += [Path(arguments.data).stem] if arguments.data is not None else []
+    parts += label_parts(record.workload, arguments)
     parts += arguments.only or []
     parts += ["smoke"] if record.effort == "smoke" else []
     return store.label_from_device_name(" ".join(parts))

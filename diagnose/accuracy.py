@@ -242,6 +242,7 @@ def measure_case(case: Case, arguments: argparse.Namespace) -> CaseResult:
         twins=twins if isinstance(twins, Twins) else None,
         twins_reason=twins if isinstance(twins, str) else "",
         seconds=seconds,
+        unseen=case.unseen,
     )
 
 

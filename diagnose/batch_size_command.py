@@ -9,9 +9,9 @@ import os
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
-from diagnose.codec import dumps
 from diagnose.console import Console
 from diagnose.entry import whole_and_positive
 from diagnose.measure.batch_size.agree import Agreement, own_card
@@ -25,6 +25,7 @@ from diagnose.sizes import BatchSizeRecord
 from diagnose.tell import store
 from diagnose.tell.batch_size import judge
 from diagnose.tell.batch_size_report import answer
+from diagnose.verbs import label_parts, measure_and_keep, read_job, write
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -94,7 +95,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--max_new_tokens",
         type=whole_and_positive,
         metavar="N",
-        help="longest answer of textgen and vqa: as long as in your evaluation (default: 16)",
+        help="longest answer of textgen and vqa: as long as in your evaluation (default: 16, as in "
+        "profile_accuracy.py; evaluate.py has 256)",
     )
 
 
@@ -121,28 +123,17 @@ def _measure(
     finder: Finder, record: BatchSizeRecord, arguments: argparse.Namespace, console: Console
 ) -> int:
     directory = arguments.reports / record.label
-    kept = record
-
-    def save(newest: BatchSizeRecord) -> None:
-        nonlocal kept
-        kept = newest
-        store.save(newest, directory)
-
     with store.label_lock(directory):
-        try:
-            record = finder.measure(record, save)
-        except KeyboardInterrupt:
-            console.stop()
-            if kept.configurations:
-                _write(directory)
-            raise
-        except store.StoreError:
-            # The disk is the reader's to repair; what was measured must not be lost with it.
-            print(dumps(kept).decode(), file=sys.stderr)
-            raise
-        _write(directory)
+        record = measure_and_keep(
+            finder.measure, record, directory, console, partial(_write_found, directory)
+        )
     _conclude(record, directory, as_json=arguments.json)
     return _code(record)
+
+
+def _write_found(directory: Path, record: BatchSizeRecord) -> None:
+    if record.configurations:
+        write(directory)
 
 
 @contextlib.contextmanager
@@ -164,16 +155,10 @@ def _ranks(probe_seconds: float | None) -> Iterator[tuple[Place | None, Agreemen
 
 
 def _job(arguments: argparse.Namespace) -> Job:
-    return Job(
-        workload=arguments.workload,
-        size=arguments.size,
-        device=arguments.device,
-        data=arguments.data,
-        model=arguments.model,
+    return replace(
+        read_job(arguments),
         torch_dtype=arguments.torch_dtype,
         max_new_tokens=arguments.max_new_tokens,
-        effort=arguments.effort,
-        seed=arguments.seed,
     )
 
 
@@ -191,21 +176,12 @@ def _wanted(arguments: argparse.Namespace) -> Wanted:
 
 def _default_label(record: BatchSizeRecord, arguments: argparse.Namespace) -> str:
     parts = [record.machine.device_name, record.workload.name]
-    parts += [record.workload.size] if arguments.size is not None else []
-    parts += [Path(arguments.model).resolve().name] if arguments.model is not None else []
-    parts += [Path(arguments.data).stem] if arguments.data is not None else []
+    parts += label_parts(record.workload, arguments)
     parts += [arguments.torch_dtype] if arguments.torch_dtype != DTYPES[0] else []
     tokens = arguments.max_new_tokens
     parts += [f"{tokens} tokens"] if tokens is not None else []
     parts += ["smoke"] if record.effort == "smoke" else []
     return store.label_from_device_name(" ".join(parts))
-
-
-def _write(directory: Path) -> None:
-    from diagnose.tell.check import write_index, write_report
-
-    write_report(directory)
-    write_index(directory.parent)
 
 
 def _conclude(record: BatchSizeRecord, directory: Path, *, as_json: bool) -> None:

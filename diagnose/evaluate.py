@@ -46,7 +46,7 @@ def build_parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    add_evaluation_options(parser, "textgen", MAX_TOKENS)
+    add_evaluation_options(parser, "textgen", MAX_TOKENS, "room for free text")
     parser.add_argument(
         "-o",
         "--output",

@@ -24,8 +24,13 @@ class Parser(OneSentenceParser):
         self.exit(USAGE, f"diagnose: {message}; see --help\n")
 
 
-def add_evaluation_options(parser: argparse.ArgumentParser, workload: str, tokens: int) -> None:
-    """What both scripts understand, with the defaults of this one."""
+def add_evaluation_options(
+    parser: argparse.ArgumentParser, workload: str, tokens: int, why: str
+) -> None:
+    """What both scripts understand, with the defaults of this one.
+
+    `why` goes on from the number of tokens: the scripts ask for answers of different kinds.
+    """
     add = parser.add_argument
     add("-m", "--model", type=Path, metavar="DIR", help="config, safetensors and tokenizer on disk")
     add("-d", "--data", type=Path, metavar="FILE", help='.jsonl of {"question", "answer"}')
@@ -38,7 +43,7 @@ def add_evaluation_options(parser: argparse.ArgumentParser, workload: str, token
         type=whole_and_positive,
         default=tokens,
         metavar="N",
-        help=f"longest answer (default: {tokens})",
+        help=f"longest answer (default: {tokens}, {why}); batch-size must be given the same",
     )
     add(
         "--torch-dtype",

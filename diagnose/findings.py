@@ -100,6 +100,16 @@ class Suspect:
     of_function: bool = False  # a whole function, so that its result can be replayed
 
 
+def replayed_name(key: str) -> str:
+    """The variant in which a suspect's function gave back kept results."""
+    return f"replayed {key}"
+
+
+def doubled_name(key: str) -> str:
+    """The variant in which a suspect's line ran twice."""
+    return f"doubled {key}"
+
+
 @dataclass(frozen=True)
 class Window:
     """Consecutive steps of one variant."""
@@ -120,7 +130,24 @@ class Change:
     what: str
     site: Site | None
     samples: float = 1.0  # batches in one step of it: a doubled batch has two
+    doubles: bool = False  # it did the work twice: what that adds, removing it gives back
     failed: str = ""
+
+
+@dataclass(frozen=True)
+class Occasion:
+    """Something that comes every so many steps, left out in some of them."""
+
+    phase: Phase
+    function: str
+    what: str  # what leaving it out means
+    steps: int  # in which it could have come
+    ran: tuple[float, ...]  # seconds of the steps with it
+    left_out: tuple[float, ...]  # seconds of the steps that would have had it
+
+    @property
+    def times(self) -> int:
+        return len(self.ran) + len(self.left_out)
 
 
 @dataclass(frozen=True)
@@ -183,6 +210,7 @@ class ScriptRecord:
     suspects: tuple[Suspect, ...]
     windows: tuple[Window, ...]
     changes: tuple[Change, ...]
+    occasions: tuple[Occasion, ...]
     loaders: tuple[Loader, ...]
     double_share: float  # of the operators' time, in float64
     double_site: Site | None

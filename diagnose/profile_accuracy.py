@@ -79,7 +79,7 @@ def build_parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    add_evaluation_options(parser, "vqa", MAX_TOKENS)
+    add_evaluation_options(parser, "vqa", MAX_TOKENS, "as batch-size: a short answer")
     add = parser.add_argument
     add(
         "--max-crops-list",

@@ -31,7 +31,8 @@ def add_verb(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
         "--seconds",
         type=positive,
         default=DEFAULT_SECONDS,
-        help=f"for the verdict, from the first step on (default: {DEFAULT_SECONDS:g})",
+        help="for the verdict, up to a fifth of it before the first step "
+        f"(default: {DEFAULT_SECONDS:g})",
     )
     verb.add_argument(
         "--steps", type=whole_and_positive, metavar="N", help="at most about so many steps"
@@ -95,6 +96,8 @@ class _Teller:
 
     def __init__(self, json_to: str | None) -> None:
         self.code = FINE
+        # The script may put others in their place.
+        self._out, self._err = sys.stdout, sys.stderr
         self._to_stdout = json_to == "-"
         # The script may change the directory.
         self._file = None if json_to in (None, "-") else Path(str(json_to)).absolute()
@@ -107,9 +110,9 @@ class _Teller:
         diagnosis = diagnose(record)
         self.code = FINE if diagnosis.findings else COULD_NOT_MEASURE
         text = json.dumps(asdict(diagnosis), ensure_ascii=False, indent=1)
-        sys.stdout.flush()
-        if self._to_stdout:
-            print(text, flush=True)
-        print(summarize(diagnosis), file=sys.stderr, flush=True)
+        self._out.flush()
+        print(summarize(diagnosis), file=self._err, flush=True)
         if self._file is not None:
             self._file.write_text(text + "\n", encoding="utf-8")
+        if self._to_stdout:
+            print(text, file=self._out, flush=True)

@@ -18,6 +18,9 @@ FEWEST_FOR_INTERVAL = 6
 # One wild value moves as many pairwise means as there are values. From twelve on the 95 %
 # interval leaves out more than that at each end, so a single clock step cannot widen it.
 FEWEST_FOR_ROBUST_INTERVAL = 12
+# Differences below one percent are nobody's speed-up, even where they can be proven (criterion's
+# noise threshold).
+SMALLEST_MARGIN = 0.01
 # The exact distribution is cheap to here; above, the normal approximation is good to the rank.
 _EXACT_UP_TO = 80
 # exp of more is no float.

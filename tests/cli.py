@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from diagnose.__main__ import main
 from diagnose.measure.stages import STAGE_KEYS
 
 ROOT = Path(__file__).parents[1]
@@ -36,10 +42,14 @@ def command(*arguments: object) -> list[str]:
 
     Two more processes for every run would double the time of the tests; the stage has its own.
     """
+    return [sys.executable, "-m", "diagnose", *_words(arguments)]
+
+
+def _words(arguments: Sequence[object]) -> list[str]:
     words = [str(each) for each in arguments]
     if words[:1] == ["run"] and "--stages" not in words:
         words += ["--stages", *STAGE_KEYS]
-    return [sys.executable, "-m", "diagnose", *words]
+    return words
 
 
 def environment(extra: Mapping[str, str]) -> dict[str, str]:
@@ -52,6 +62,32 @@ TIMEOUT_SECONDS = 240
 def diagnose(*arguments: object, **extra: str) -> Outcome:
     """Run the program, with these variables added to its environment."""
     return launch(command(*arguments), extra)
+
+
+def diagnose_here(*arguments: object, **extra: str) -> Outcome:
+    """The same, but its command line runs in this process; what measures is still a new one.
+
+    Where only the measuring process is in question, this saves a start of Python and pandas.
+    """
+    said, complained = io.StringIO(), io.StringIO()
+    handlers = {each: signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)}
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        redirect_stdout(said),
+        redirect_stderr(complained),
+    ):
+        patch.chdir(ROOT)
+        for name, value in {"COLUMNS": "200", **extra}.items():
+            patch.setenv(name, value)
+        try:
+            code: object = main(_words(arguments))
+        except SystemExit as ending:  # argparse
+            code = ending.code
+    for each, handler in handlers.items():
+        signal.signal(each, handler)
+    assert isinstance(code, int)
+    assert "Traceback" not in complained.getvalue()
+    return Outcome(code, said.getvalue(), complained.getvalue())
 
 
 def launch(words: Sequence[str], extra: Mapping[str, str]) -> Outcome:

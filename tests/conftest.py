@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 from collections.abc import Generator
 
 import pytest
@@ -7,6 +8,12 @@ import pytest
 from tests.fakegpu.plugin import fakegpu_env as fakegpu_env
 from tests.nvml_stub import build_stub, find_compiler
 from tests.turns import take_turn
+
+# Two files are tested at a time, and models are tiny: a second thread would only wait for the
+# other file's, and OpenMP waits busily. Set before torch is imported; child processes inherit it.
+os.environ["OMP_NUM_THREADS"] = "1"
+# Hundreds of commands are started: none should compile what the one before has compiled.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import signal
 import subprocess
 import sys
@@ -16,6 +15,7 @@ from typing import Any
 import pytest
 
 from tests.cli import ROOT, Outcome, command, diagnose, environment, launch, processes_with
+from tests.rank_jobs import find_free_port
 
 SIZED = "tests/jobs/sized.py"
 MIB = 2**20
@@ -223,8 +223,9 @@ def test_max_crops_of_a_job_without_tiles_is_refused(tmp_path: Path) -> None:
 
 def test_all_ranks_agree_on_the_smallest(tmp_path: Path, fakegpu_env: dict[str, str]) -> None:
     """Two ranks with different memory; the one that runs out hangs nobody."""
-    done = run_ranks(tmp_path, fakegpu_env, room=(64 * MIB, 2 * MIB))
-    assert [outcome.returncode for outcome in done] == [0, 0]
+    limits = [{"FAKEGPU_LIMIT_BYTES": str(nbytes)} for nbytes in (64 * MIB, 2 * MIB)]
+    done = run_ranks(tmp_path, fakegpu_env, limits)
+    assert [outcome.code for outcome in done] == [0, 0]
     record = read(tmp_path)
     assert record["ranks"] == 2
     probes = probes_of(tmp_path)
@@ -234,36 +235,42 @@ def test_all_ranks_agree_on_the_smallest(tmp_path: Path, fakegpu_env: dict[str, 
     assert [(p["batch"], p["status"]) for p in probes] == [(1, "fits"), (2, "out of memory")]
 
 
+def test_a_rank_that_dies_is_named_by_the_other(
+    tmp_path: Path, fakegpu_env: dict[str, str]
+) -> None:
+    """Long before its answer is given up: that would take longer than the test may."""
+    left, gone = run_ranks(tmp_path, fakegpu_env, [{}, {"FAULT": "orphan", "FROM": "2"}])
+    assert gone.code == -signal.SIGKILL
+    assert left.code == 3, left.err
+    assert left.complaint == "rank 1 is gone: its process has ended"
+
+
 def run_ranks(
-    reports: Path, fakegpu_env: dict[str, str], room: tuple[int, ...]
-) -> list[subprocess.CompletedProcess[str]]:
-    words = [
-        sys.executable, "-m", "diagnose", "batch-size", "--workload", SIZED, "--device",
-        "fakegpu", "--smoke", "--reports", str(reports), "--label", "b",
-    ]  # fmt: skip
-    port = str(20_000 + os.getpid() % 20_000)
+    reports: Path, fakegpu_env: dict[str, str], variables: list[dict[str, str]]
+) -> list[Outcome]:
+    words = command(
+        "batch-size", "--workload", SIZED, "--device", "fakegpu", "--smoke",
+        "--reports", reports, "--label", "b",
+    )  # fmt: skip
+    common = {
+        **fakegpu_env,
+        "WORLD_SIZE": str(len(variables)),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(find_free_port()),
+    }
     started = [
         subprocess.Popen(
             words,
             cwd=ROOT,
-            env=environment(
-                {
-                    **fakegpu_env,
-                    "FAKEGPU_LIMIT_BYTES": str(nbytes),
-                    "RANK": str(rank),
-                    "WORLD_SIZE": str(len(room)),
-                    "MASTER_ADDR": "127.0.0.1",
-                    "MASTER_PORT": port,
-                }
-            ),
+            env=environment({**common, "RANK": str(rank), **own}),
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
         )
-        for rank, nbytes in enumerate(room)
+        for rank, own in enumerate(variables)
     ]
-    outputs = [process.communicate(timeout=120) for process in started]
+    outputs = [process.communicate(timeout=180) for process in started]
     return [
-        subprocess.CompletedProcess(words, process.returncode, *output)
+        Outcome(process.returncode, *output)
         for process, output in zip(started, outputs, strict=True)
     ]

@@ -12,19 +12,17 @@ from diagnose.tell.claim_ddp import CLAIMS, judge_ddp_claims
 from diagnose.tell.claim_judges import ClaimResult
 from diagnose.tell.claims import RESULTS, ledger
 from diagnose.tell.scaling_options import judge_options
+from tests.claim_results import by_name, only
 from tests.experiment_records import compare, ended, wrong
 from tests.scaling_records import CRASH, GRADIENTS, Losses, counted, ddp_options, scaling_record
 
 
 def results(record: ScalingRecord) -> dict[str, ClaimResult]:
-    judged = judge_ddp_claims(record, judge_options(record))
-    return {f"{claim.id} {claim.says}": result for claim, result in judged}
+    return by_name(judge_ddp_claims(record, judge_options(record)))
 
 
 def result(record: ScalingRecord, start: str) -> ClaimResult:
-    found = [each for name, each in results(record).items() if name.startswith(start)]
-    assert len(found) == 1, f"{start}: {len(found)} claims"
-    return found[0]
+    return only(results(record), start)
 
 
 def verdict(start: str, *comparisons: Comparison, gpus: int = 2) -> str:

@@ -6,11 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from diagnose.model import Comparison, OptimizeRecord
-from diagnose.tell.claim_judges import ClaimResult
+from diagnose.model import Comparison
 from diagnose.tell.claim_series import SERIES_CLAIMS
 from diagnose.tell.claims import judge_claims, ledger
-from diagnose.tell.experiment import judge_all
+from tests.claim_results import result, results
 from tests.experiment_records import compare, ended, optimize_record, wrong
 from tests.series_records import (
     COMPILED,
@@ -22,17 +21,6 @@ from tests.series_records import (
     whole_series,
     with_utilization,
 )
-
-
-def results(record: OptimizeRecord) -> dict[str, ClaimResult]:
-    judged = judge_claims(record, judge_all(record))
-    return {f"{claim.id} {claim.says}": result for claim, result in judged}
-
-
-def result(record: OptimizeRecord, start: str) -> ClaimResult:
-    found = [each for name, each in results(record).items() if name.startswith(start)]
-    assert len(found) == 1, f"{start}: {len(found)} claims"
-    return found[0]
 
 
 def verdict(start: str, *comparisons: Comparison, gpus: int = 1) -> str:
@@ -117,6 +105,13 @@ def test_set_to_none_names_todays_default() -> None:
     assert found.verdict == "REFUTED"
     assert "default since PyTorch 2.0" in found.condition
     assert verdict("001-19", epoch("set_to_none", 1.07)) == "CONFIRMED"
+
+
+@pytest.mark.parametrize("ratio", [1.04, 1.06])
+def test_so_little_more_work_that_the_intervals_allow_both_is_undecided(ratio: float) -> None:
+    found = result(series_record(other_model("hidden_128", ratio, (1000, 1000)), gpus=1), "001-14")
+    assert found.verdict == "NOT TESTABLE HERE"
+    assert found.condition == "undecided: the intervals overlap"
 
 
 @pytest.mark.parametrize(("ratio", "expected"), [(0.5, "CONFIRMED"), (0.25, "REFUTED")])

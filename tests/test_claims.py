@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 
 from diagnose.model import Comparison, LaunchMap, OptimizeRecord, Reading
-from diagnose.tell.claim_judges import ClaimResult
 from diagnose.tell.claims import CLAIMS, judge_claims, ledger
 from diagnose.tell.experiment import judge_all
+from tests.claim_results import result, results
 from tests.experiment_records import (
     BATCH,
     compare,
@@ -21,17 +21,6 @@ from tests.experiment_records import (
     whole_catalogue,
     wrong,
 )
-
-
-def results(record: OptimizeRecord) -> dict[str, ClaimResult]:
-    judged = judge_claims(record, judge_all(record))
-    return {f"{claim.id} {claim.says}": result for claim, result in judged}
-
-
-def result(record: OptimizeRecord, start: str) -> ClaimResult:
-    found = [each for name, each in results(record).items() if name.startswith(start)]
-    assert len(found) == 1, f"{start}: {len(found)} claims"
-    return found[0]
 
 
 def verdict(start: str, *comparisons: Comparison, gpus: int = 1) -> str:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from diagnose.tell import store
-from tests.cli import FAULTY, diagnose, environment
+from tests.cli import FAULTY, diagnose_here, environment
 from tests.rank_jobs import LABEL, SCRIPT, Job, torchrun
 
 
@@ -126,7 +126,7 @@ def test_wrong_options_are_refused(words: tuple[str, ...], sentence: str) -> Non
 
 def test_the_last_stage_of_a_run_is_the_link(tmp_path: Path) -> None:
     words = ["run", "--workload", FAULTY, "--smoke", "--label", "x", "--reports", tmp_path]
-    outcome = diagnose(*words, "--stages", "inference", "interconnect")
+    outcome = diagnose_here(*words, "--stages", "inference", "interconnect")
     assert outcome.code == 0, outcome.err
     assert "2 ranks over gloo on one machine exchange" in outcome.out
     record = store.load_bandwidth(tmp_path / "x" / "bandwidth.json")

@@ -26,7 +26,6 @@ FAULTS = {
     "stop supervisor 1": 2,
     "stop 1": 2,
     "kill 1": 3,
-    "raise 1": 2,
     "memory 1": 2,
     "kill supervisor 1": 2,
     "interrupt torchrun 0": 2,
@@ -53,7 +52,6 @@ def jobs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Future[
     [
         ("kill 1", "was killed by SIGKILL"),
         ("stop 1", "was stopped by a signal"),
-        ("raise 1", "raised KeyError: 'no such bucket'"),
         ("memory 1", "ran out of memory ("),
         ("kill supervisor 1", GONE),
     ],

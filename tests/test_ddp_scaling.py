@@ -242,7 +242,6 @@ def single_rank(*arguments: object) -> subprocess.CompletedProcess[str]:
     ("arguments", "sentence"),
     [
         (("--workload", "nothing"), "no workload 'nothing'; use bert, dgca, "),
-        (("--workload", "bert", "--size", "vast"), "workload bert has no size 'vast'; it has"),
         (("--workload", RANKS_JOB, "--data", "x.txt"), "has no datasets, so --data has no use"),
     ],
 )

@@ -11,69 +11,82 @@ from pathlib import Path
 
 import pytest
 
+from bench.workload import load
+from diagnose.measure.clock import SMOKE
+from diagnose.measure.device import open_device
+from diagnose.measure.stage import run_stage
+from diagnose.measure.stages import STAGES
+from diagnose.measure.stages.plan import Context
+from diagnose.model import StageResult
 from tests.cli import (
     FAULTY,
+    ROOT,
     Outcome,
     command,
-    diagnose,
+    diagnose_here,
     launch,
     read_record,
     reason,
     statuses,
 )
 
-LADDER = ("inference", "training", "loader")
+LADDER = ("training", "loader")
+SECRETS = {"SECRET_TOKEN": "hunter2hunter2", "NCCL_COMM_ID": "10.1.2.3:4567"}
 
 
 def run_faulty(
     reports: Path, fault: str, *arguments: object, stages: tuple[str, ...] = LADDER
 ) -> Outcome:
-    return diagnose(
+    return diagnose_here(
         "run", "--workload", FAULTY, "--smoke", "--reports", reports, "--label", "faulty",
-        "--stages", *stages, *arguments, FAULT=fault,
+        "--stages", *stages, *arguments, FAULT=fault, **SECRETS,
     )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The reports of a run that ended well, to be copied."""
+    reports = tmp_path_factory.mktemp("finished")
+    assert run_faulty(reports, "", stages=("inference",)).code == 0
+    return reports
 
 
 @pytest.mark.parametrize(
     ("fault", "status", "sentence"),
     [
         ("kill", "failed", "the measuring process was killed by SIGKILL"),
-        ("raise", "failed", "KeyError: 'no such column' (faulty.py:"),
+        ("file", "failed", "No such file or directory: 'weights.bin' (faulty.py:"),
         ("memory", "failed", "out of memory: "),
         ("nan", "invalid", "the loss is nan after"),
-        ("dict", "failed", "the workload's loss returned a dict; it must return one tensor"),
-        ("file", "failed", "No such file or directory: 'weights.bin' (faulty.py:"),
-        ("no parameters", "skipped", "the model has no parameters to train"),
     ],
 )
 def test_a_broken_stage_says_why_and_the_others_still_run(
     fault: str, status: str, sentence: str, tmp_path: Path
 ) -> None:
     outcome = run_faulty(tmp_path, fault)
-    if status == "skipped":
-        assert outcome.code == 0
-    else:
-        assert outcome.code == 3
-        assert outcome.complaint.startswith(f"stage training {status}: ")
-        assert sentence in outcome.complaint
+    assert outcome.code == 3
+    assert outcome.complaint.startswith(f"stage training {status}: ")
+    assert sentence in outcome.complaint
     record = read_record(tmp_path, "faulty")
-    assert statuses(record) == {"inference": "done", "training": status, "loader": "done"}
+    assert statuses(record) == {"training": status, "loader": "done"}
     assert sentence in reason(record, "training")
     assert (tmp_path / "faulty" / "report.md").exists()
+    assert_nothing_private(tmp_path / "faulty")
+
+
+def assert_nothing_private(directory: Path) -> None:
+    """No path or name of the machine, and nothing of its environment, is written."""
+    written = "".join(path.read_text() for path in directory.iterdir() if path.is_file())
+    names = ["hunter2", "10.1.2.3", os.uname().nodename, str(Path.home()), str(directory.parent)]
+    assert [name for name in names if re.search(rf"\b{re.escape(name)}\b", written)] == []
 
 
 def test_a_stopped_process_is_killed_at_the_deadline(tmp_path: Path) -> None:
     outcome = run_faulty(tmp_path, "stop", "--timeout", 20)
     assert outcome.code == 3
     record = read_record(tmp_path, "faulty")
-    assert statuses(record) == {"inference": "done", "training": "hung", "loader": "done"}
+    assert statuses(record) == {"training": "hung", "loader": "done"}
     assert reason(record, "training") == "no result after 20 s; the measuring process was killed"
-
-
-def test_what_a_workload_prints_is_not_taken_for_an_answer(tmp_path: Path) -> None:
-    outcome = run_faulty(tmp_path, "print")
-    assert outcome.code == 0
-    assert set(statuses(read_record(tmp_path, "faulty")).values()) == {"done"}
 
 
 def test_a_crashing_loader_worker_ends_its_stage_only(tmp_path: Path) -> None:
@@ -94,20 +107,41 @@ def test_an_error_in_a_loader_worker_is_told_without_its_traceback(tmp_path: Pat
     assert "nowhere" not in (tmp_path / "faulty" / "report.md").read_text()
 
 
-def test_a_stream_of_rows_skips_the_loader_stages(tmp_path: Path) -> None:
-    outcome = run_faulty(tmp_path, "stream", stages=("loader", "real_data"))
-    assert outcome.code == 0
-    record = read_record(tmp_path, "faulty")
-    assert statuses(record) == {"loader": "skipped", "real_data": "skipped"}
-    assert "IterableDataset" in reason(record, "loader")
-
-
 def test_a_dataset_smaller_than_a_batch_skips_the_stage(tmp_path: Path) -> None:
     outcome = run_faulty(tmp_path, "few", stages=("inference", "loader"))
     assert outcome.code == 0
     record = read_record(tmp_path, "faulty")
     assert statuses(record) == {"inference": "done", "loader": "skipped"}
     assert reason(record, "loader") == "the dataset has 1 rows, fewer than one batch of 4"
+
+
+def measure_here(fault: str, stage: str, monkeypatch: pytest.MonkeyPatch) -> StageResult:
+    monkeypatch.setenv("FAULT", fault)
+    job = load(str(ROOT / FAULTY))
+    context = Context(open_device("cpu"), job, "only", job.sizes["only"], SMOKE, seed=0)
+    return run_stage(next(each for each in STAGES if each.key == stage), context)
+
+
+@pytest.mark.parametrize(
+    ("fault", "stage", "sentence"),
+    [
+        ("no parameters", "training", "the model has no parameters to train"),
+        ("stream", "loader", "IterableDataset"),
+        ("stream", "real_data", "IterableDataset"),
+    ],
+)
+def test_what_a_stage_cannot_use_skips_it(
+    fault: str, stage: str, sentence: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    result = measure_here(fault, stage, monkeypatch)
+    assert result.status == "skipped"
+    assert sentence in result.reason
+
+
+def test_a_loss_that_is_no_tensor_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    sentence = "the workload's loss returned a dict; it must return one tensor"
+    with pytest.raises(TypeError, match=sentence):
+        measure_here("dict", "training", monkeypatch)
 
 
 def private_mount(target: Path | str, size: str) -> tuple[str, ...]:
@@ -162,18 +196,20 @@ def test_a_damaged_earlier_result_is_put_aside(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("schema", "word"), [(0, "older"), (99, "newer")])
-def test_another_schema_is_refused_when_rendering(schema: int, word: str, tmp_path: Path) -> None:
-    run_faulty(tmp_path, "", stages=("inference",))
+def test_another_schema_is_refused_when_rendering(
+    schema: int, word: str, finished: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(finished, tmp_path, dirs_exist_ok=True)
     path = tmp_path / "faulty" / "run.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), "schema": schema}))
     for verb, code in (("report", 3), ("check", 1)):
-        outcome = diagnose(verb, "--reports", tmp_path)
+        outcome = diagnose_here(verb, "--reports", tmp_path)
         assert outcome.code == code
         assert word in outcome.err
 
 
-def test_a_finished_run_is_kept_when_a_new_one_begins(tmp_path: Path) -> None:
-    run_faulty(tmp_path, "", stages=("inference",))
+def test_a_finished_run_is_kept_when_a_new_one_begins(finished: Path, tmp_path: Path) -> None:
+    shutil.copytree(finished, tmp_path, dirs_exist_ok=True)
     first = (tmp_path / "faulty" / "run.json").read_bytes()
     run_faulty(tmp_path, "", stages=("training",))
     assert (tmp_path / "faulty" / "run.previous.json").read_bytes() == first
@@ -182,12 +218,12 @@ def test_a_finished_run_is_kept_when_a_new_one_begins(tmp_path: Path) -> None:
 
 def test_a_smoke_run_neither_replaces_a_report_nor_passes_the_check(tmp_path: Path) -> None:
     words = ("run", "--workload", FAULTY, "--smoke", "--stages", "inference")
-    outcome = diagnose(*words, "--reports", tmp_path)
+    outcome = diagnose_here(*words, "--reports", tmp_path)
     assert outcome.code == 0
     assert "no result" in outcome.out
     (directory,) = (each for each in tmp_path.iterdir() if each.is_dir())
     assert directory.name.endswith("faulty-inference-smoke")
-    assert diagnose("check", "--reports", tmp_path).code == 1
+    assert diagnose_here("check", "--reports", tmp_path).code == 1
 
 
 def test_words_that_nobody_hears_cost_no_result(tmp_path: Path) -> None:
@@ -199,25 +235,21 @@ def test_words_that_nobody_hears_cost_no_result(tmp_path: Path) -> None:
     assert statuses(read_record(tmp_path, "x")) == {"inference": "done"}
 
 
-def test_a_gate_fails_on_findings_and_on_what_cannot_be_decided(tmp_path: Path) -> None:
-    outcome = run_faulty(tmp_path, "", "--fail-on", "warning", "--json")
-    summary = json.loads(outcome.out)
+@pytest.fixture(scope="module")
+def gated(tmp_path_factory: pytest.TempPathFactory) -> Outcome:
+    """A run whose workload prints what looks like an answer, behind a gate."""
+    reports = tmp_path_factory.mktemp("gated")
+    return run_faulty(reports, "print", "--fail-on", "warning", "--json")
+
+
+def test_what_a_workload_prints_is_not_taken_for_an_answer(gated: Outcome) -> None:
+    assert json.loads(gated.out)["stages"] == dict.fromkeys(LADDER, "done")
+
+
+def test_a_gate_fails_on_findings_and_on_what_cannot_be_decided(gated: Outcome) -> None:
     doubtful = [
         finding
-        for finding in summary["findings"]
+        for finding in json.loads(gated.out)["findings"]
         if finding["severity"] != "info" or finding["verdict"] == "cannot tell"
     ]
-    assert outcome.code == (1 if doubtful else 0)
-    assert summary["stages"] == dict.fromkeys(LADDER, "done")
-
-
-def test_no_path_or_name_of_the_machine_enters_the_report(tmp_path: Path) -> None:
-    outcome = diagnose(
-        "run", "--workload", FAULTY, "--smoke", "--reports", tmp_path, "--label", "faulty",
-        "--stages", "inference", "training", FAULT="raise",
-        SECRET_TOKEN="hunter2hunter2", NCCL_COMM_ID="10.1.2.3:4567",
-    )  # fmt: skip
-    assert outcome.code == 3
-    written = "".join(p.read_text() for p in (tmp_path / "faulty").iterdir() if p.is_file())
-    names = ["hunter2", "10.1.2.3", os.uname().nodename, str(Path.home()), str(tmp_path)]
-    assert [name for name in names if re.search(rf"\b{re.escape(name)}\b", written)] == []
+    assert gated.code == (1 if doubtful else 0)

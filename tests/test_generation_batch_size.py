@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +19,10 @@ from bench.workload import WorkloadError, load
 from diagnose.measure.batch_size import probe
 from diagnose.measure.batch_size.answers import as_evaluated
 from diagnose.measure.batch_size.inputs import QUESTIONS, describe_inputs, hardest_batch
-from diagnose.measure.clock import EFFORTS
+from diagnose.measure.clock import EFFORTS, Effort
 from diagnose.measure.device import open_device
-from diagnose.measure.stages.plan import Context
-from diagnose.model import Reading
+from diagnose.measure.stages.plan import Context, Plan
+from diagnose.model import Reading, StageResult
 from tests.cli import Outcome, diagnose
 from tests.model_directories import write_text_model, write_vision_model
 
@@ -164,3 +165,24 @@ def test_a_cap_has_a_dataset_of_its_own(context: Context) -> None:
         len(probe.sized(context, 2, cap).dataset("questions")[0]["pixel_values"]) for cap in (1, 12)
     ]
     assert tiles[0] == 1 < tiles[1]
+
+
+@pytest.mark.parametrize(("allowed", "slots", "warmup"), [(5.0, 5.0, 2.5), (240.0, 12.0, 5.0)])
+def test_a_loader_of_pictures_gets_no_more_time_than_allowed(
+    context: Context,
+    monkeypatch: pytest.MonkeyPatch,
+    allowed: float,
+    slots: float,
+    warmup: float,
+) -> None:
+    efforts: list[Effort] = []
+
+    def note(plan: Plan, job: Context, **more: object) -> StageResult:
+        efforts.append(job.effort)
+        return StageResult("loader", "Loader", "skipped", "only noted")
+
+    monkeypatch.setattr(probe, "measure_plan", note)
+    quick = replace(probe.sized(context, 2, 1), effort=EFFORTS["quick"])
+    assert probe.measure_loader(quick, allowed, lambda *seen: None).reason == "only noted"
+    (effort,) = efforts
+    assert (effort.limit_seconds, effort.warmup_limit_seconds) == (slots, warmup)

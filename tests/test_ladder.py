@@ -18,7 +18,7 @@ from diagnose.measure.experiment import Bench, run_experiments
 from diagnose.measure.ladder import ALONE, Plan, carry_proofs, order_by_gain
 from diagnose.measure.rung import measure_rung
 from diagnose.model import Comparison
-from tests.cli import diagnose
+from tests.cli import diagnose_here
 from tests.experiment_records import compare, ended, equal, not_claimed, wrong
 
 CLIMBING = Path(__file__).parent / "jobs" / "climbing.py"
@@ -145,7 +145,7 @@ def test_a_side_that_diverges_has_no_curve_but_a_note() -> None:
 
 
 def test_the_ladder_goes_on_without_a_change_that_breaks_it(tmp_path: Path) -> None:
-    outcome = diagnose(
+    outcome = diagnose_here(
         "optimize", "--workload", CLIMBING, "--smoke", "--label", "c", "--reports", tmp_path
     )
     assert "Traceback" not in outcome.err

@@ -5,19 +5,19 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from tests.cli import ROOT, diagnose
+from tests.cli import FAULTY, ROOT, diagnose, diagnose_here
 
 TREATED = Path(__file__).parent / "jobs" / "treated.py"
 
 
 def test_a_workload_without_a_treatment_is_refused() -> None:
-    outcome = diagnose("optimize", "--workload", "bert", "--size", "tiny")
+    outcome = diagnose_here("optimize", "--workload", FAULTY)
     assert outcome.code == 2
-    assert "workload bert has nothing to try" in outcome.complaint
+    assert "workload faulty has nothing to try" in outcome.complaint
 
 
 def test_an_unknown_optimisation_is_refused_with_the_known_ones() -> None:
-    outcome = diagnose("optimize", "--size", "tiny", "--only", "magic")
+    outcome = diagnose_here("optimize", "--size", "tiny", "--only", "magic")
     assert outcome.code == 2
     assert "workload dgca has no optimisation 'magic'; it has apply_prompt," in outcome.complaint
 
@@ -44,11 +44,12 @@ def test_experiments_and_the_line_to_blame(tmp_path: Path) -> None:
     text = (tmp_path / "o" / "report.md").read_text()
     assert "This is no result" in text
     assert "prompt.py" in text
-    assert diagnose("check", "--reports", tmp_path).code == 1, "a smoke run must not be kept"
+    checked = diagnose_here("check", "--reports", tmp_path)
+    assert checked.code == 1, "a smoke run must not be kept"
 
 
 def test_whatever_an_optimisation_does_the_rest_go_on(tmp_path: Path) -> None:
-    outcome = diagnose(
+    outcome = diagnose_here(
         "optimize", "--workload", TREATED, "--smoke", "--label", "t", "--reports", tmp_path
     )
     assert outcome.code == 3
@@ -77,7 +78,7 @@ def test_whatever_an_optimisation_does_the_rest_go_on(tmp_path: Path) -> None:
 
 def test_a_change_of_ones_own_is_proven(tmp_path: Path) -> None:
     example = ROOT / "bench" / "examples" / "my_job.py"
-    outcome = diagnose(
+    outcome = diagnose_here(
         "optimize", "--workload", example, "--size", "tiny", "--smoke", "--label", "m",
         "--reports", tmp_path, "--json",
     )  # fmt: skip

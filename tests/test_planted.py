@@ -95,7 +95,10 @@ def test_every_directory_is_a_case() -> None:
 
 def test_every_culprit_is_marked_and_nothing_else_is() -> None:
     for case in CASES:
-        texts = {path.name: path.read_text() for path in case.directory.glob("*.py")}
+        texts = {
+            path.relative_to(case.directory).as_posix(): path.read_text()
+            for path in case.directory.rglob("*.py")
+        }
         for culprit in case.culprits:
             for number in find_lines(case, culprit):
                 line = texts[culprit.file].splitlines()[number - 1]

@@ -216,5 +216,5 @@ def test_passes_fit_into_the_time_but_never_below_what_an_interval_needs() -> No
     assert usual.plain + usual.sampled < 600 / 2
     slow = plan_counts(Wanted(seconds=60), 30.0, ranks=1)
     assert slow.plain == slow.sampled == FEWEST_FOR_ROBUST_INTERVAL
-    assert plan_blocks(Wanted(seconds=60), 30.0, 10) == FEWEST_FOR_ROBUST_INTERVAL
+    assert plan_blocks(Wanted(seconds=60), 30.0, 10, 0.4) == FEWEST_FOR_ROBUST_INTERVAL
     assert plan_counts(Wanted(seconds=60, steps=100), 0.001, ranks=1).plain <= 100

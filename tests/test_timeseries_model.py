@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
@@ -20,15 +19,6 @@ from bench.workload import WorkloadError
 
 CPU = torch.device("cpu")
 SMALL = Settings(batch_size=64, sequence=14, hidden=16)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _one_thread() -> Iterator[None]:
-    # So small a model is not worth a second thread, and a busy machine makes threads wait.
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def assert_close(first: dict[str, Tensor], second: dict[str, Tensor]) -> None:

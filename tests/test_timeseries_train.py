@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import subprocess
 import sys
-from collections.abc import Iterator
 from dataclasses import replace
 from datetime import date, timedelta
 from pathlib import Path
@@ -25,15 +24,6 @@ ROOT = Path(__file__).parents[1]
 CPU = torch.device("cpu")
 SMALL = Settings(batch_size=64, sequence=7, hidden=16, set_to_none=True)
 QUICK = ["--device", "cpu", "--sequence", "7", "--hidden", "8", "--epochs", "2"]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _one_thread() -> Iterator[None]:
-    # So small a model is not worth a second thread, and a busy machine makes threads wait.
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="module")

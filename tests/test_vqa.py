@@ -11,7 +11,8 @@ from PIL import Image
 from bench import vqa, workload
 from bench.data import vocabulary
 from bench.generation.contract import Decoding, Encoded, Generator, Question
-from bench.vqa.views import open_views
+from bench.vqa.questions import ASKED
+from bench.vqa.views import PHOTOGRAPHS, VIEWS, Source, open_views
 from bench.vqa.workload import WORKLOAD
 from bench.workload import Size, WorkloadError
 
@@ -27,7 +28,7 @@ def generator() -> Generator:
 
 @pytest.fixture(scope="module")
 def questions() -> list[Question]:
-    """One for each format of the photograph."""
+    """One for each view of a photograph."""
     asked = vqa.open_questions(None, 64)
     return list({each.image: each for each in asked}.values())
 
@@ -47,13 +48,33 @@ def test_at_size_seed_it_has_the_parameters_of_internvl3_1b() -> None:
     assert round(sum(each.numel() for each in model.parameters()) / 1e6) == 938
 
 
-def test_the_photograph_comes_in_several_formats(questions: list[Question]) -> None:
-    formats = set()
+def test_several_photographs_come_in_several_formats(questions: list[Question]) -> None:
+    formats, brightness = set(), set()
     for question in questions:
         assert question.image is not None
         with Image.open(question.image) as picture:
             formats.add(round(picture.width / picture.height, 1))
-    assert len(formats) == len(questions) >= 4
+            small = picture.convert("L").resize((8, 8))
+            brightness.add(small.tobytes())
+    assert len(formats) == len(questions) == len(brightness) == len(VIEWS)
+    assert len({view.photograph for view in VIEWS.values()}) == len(PHOTOGRAPHS) >= 3
+
+
+def test_every_photograph_is_asked_about_and_neighbours_differ() -> None:
+    asked = vqa.open_questions(None, 64)
+    assert len(asked) == 64
+    assert len({each.image for each in asked[: len(VIEWS)]}) == len(VIEWS)
+    by_view = {
+        name: {each.prompt for each in asked if each.key.split()[0] == name} for name in VIEWS
+    }
+    for name, view in VIEWS.items():
+        assert by_view[name] == {prompt for prompt, _ in ASKED[view.photograph]}
+
+
+def test_a_missing_photograph_is_told_with_its_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(PHOTOGRAPHS, "stairs", Source("pywt", "PyWavelets", "data/none.npz"))
+    with pytest.raises(WorkloadError, match=r"'stairs' is missing; run `pip .* PyWavelets`"):
+        vqa.open_questions(None, 1)
 
 
 def test_answers_are_short_with_a_long_tail() -> None:

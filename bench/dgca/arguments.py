@@ -68,6 +68,17 @@ class OneSentenceParser(argparse.ArgumentParser):
         self.exit(2, f"{self.prog}: {message}; see --help\n")
 
 
+def open_train_parser(description: str, example: str) -> OneSentenceParser:
+    """Of a training command, still without options."""
+    return OneSentenceParser(
+        prog="train",
+        description=description,
+        epilog=example,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+
+
 def parse(words: Sequence[str] | None = None) -> Options:
     """The options, or exit code 2 with one sentence."""
     parser = _build_parser()
@@ -108,14 +119,19 @@ def _whole(text: str, least: int) -> int:
     return value
 
 
-def _rate(text: str) -> float:
+def between(text: str, low: float, high: float, expected: str) -> float:
+    """The number, which lies inside the ends and is none of them."""
     try:
         value = float(text)
     except ValueError:
-        value = math.nan
-    if not 0 < value < math.inf:
-        raise argparse.ArgumentTypeError(f"'{text}' is not a positive number")
+        value = low
+    if not low < value < high:
+        raise argparse.ArgumentTypeError(f"'{text}' is not {expected}")
     return value
+
+
+def _rate(text: str) -> float:
+    return between(text, 0.0, math.inf, "a positive number")
 
 
 def _require_what_belongs_together(options: Options) -> None:
@@ -138,12 +154,8 @@ def _require_what_belongs_together(options: Options) -> None:
 
 
 def _build_parser() -> argparse.ArgumentParser:
-    parser = OneSentenceParser(
-        prog="train",
-        description="Train the full DGCA model, in one process or under torchrun.",
-        epilog=EXAMPLE,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
+    parser = open_train_parser(
+        "Train the full DGCA model, in one process or under torchrun.", EXAMPLE
     )
     add = parser.add_argument
     for name in ("train", "eval", "test"):

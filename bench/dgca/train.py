@@ -13,6 +13,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 if not __package__:
@@ -20,50 +21,40 @@ if not __package__:
     sys.path[0] = str(Path(__file__).resolve().parents[2])
 
 from bench.dgca import arguments
-from bench.workload import WorkloadError
+from bench.train_command import (
+    COULD_NOT_TRAIN,
+    FINE,
+    INTERRUPTED,
+    end_with_code,
+    explain_failure,
+)
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    try:
-        options = arguments.parse(words)
-        # Imported here: torch and transformers take seconds, and a wrong option needs neither.
-        from bench.dgca import job
+    return end_with_code(partial(run, words), explain, _complain)
 
-        finished = job.run(options)
-    except WorkloadError as error:
-        return _complain(str(error), 2)
-    except KeyboardInterrupt:
-        return _complain("interrupted", 130)
-    except Exception as error:
-        reason = explain(error)
-        if reason is None:
-            raise
-        return _complain(reason, 3)
-    if not finished:
-        return _complain("interrupted; go on with --resume", 130)
-    return 0
+
+def run(words: Sequence[str] | None) -> int:
+    options = arguments.parse(words)
+    # Imported here: torch and transformers take seconds, and a wrong option needs neither.
+    from bench.dgca import job
+
+    finished = job.run(options)
+    return FINE if finished else _complain("interrupted; go on with --resume", INTERRUPTED)
 
 
 def explain(error: Exception) -> str | None:
-    """Why training could not go on, if it is a known way to fail; None for a fault of ours."""
-    import torch
-
     from bench.dgca.trainer import TrainingFailed
-    from bench.out_of_memory import is_out_of_memory
 
-    if isinstance(error, TrainingFailed):
-        return str(error)
-    if is_out_of_memory(error, torch.OutOfMemoryError):
-        return (
-            "out of memory; use a smaller --train-batch-size, more "
-            "--gradient-accumulation-steps or a smaller --size"
-        )
-    return None
+    saves_memory = (
+        "use a smaller --train-batch-size, more --gradient-accumulation-steps or a smaller --size"
+    )
+    return explain_failure(error, TrainingFailed, saves_memory)
 
 
 def _complain(sentence: str, code: int) -> int:
     # Wrong input is wrong in every process; what fails in one of them is told by that one.
-    if code == 3 or os.environ.get("RANK", "0") == "0":
+    if code == COULD_NOT_TRAIN or os.environ.get("RANK", "0") == "0":
         print(f"train: {sentence}", file=sys.stderr)
     return code
 

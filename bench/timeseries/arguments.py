@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench.dgca.arguments import OneSentenceParser, count, count_or_none
+from bench.dgca.arguments import between, count, count_or_none, open_train_parser
 from bench.timeseries.settings import COMPILE_MODES, HIDDEN, SEQUENCES, Settings
 
 EXAMPLE = """\
@@ -49,12 +49,8 @@ def parse(words: Sequence[str] | None = None) -> Options:
 
 
 def _build_parser() -> argparse.ArgumentParser:
-    parser = OneSentenceParser(
-        prog="train",
-        description="Train an LSTM with attention to predict the next day of a daily series.",
-        epilog=EXAMPLE,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
+    parser = open_train_parser(
+        "Train an LSTM with attention to predict the next day of a daily series.", EXAMPLE
     )
     data = parser.add_argument_group("data")
     data.add_argument(
@@ -102,18 +98,8 @@ def _list(values: Sequence[int]) -> str:
 
 
 def _rate(text: str) -> float:
-    return _between(text, 0.0, 1.0, "a number between 0 and 1")
+    return between(text, 0.0, 1.0, "a number between 0 and 1")
 
 
 def _share(text: str) -> float:
-    return 0.0 if text in ("0", "0.0") else _between(text, 0.0, 1.0, "0 or a number below 1")
-
-
-def _between(text: str, low: float, high: float, expected: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = low
-    if not low < value < high:
-        raise argparse.ArgumentTypeError(f"'{text}' is not {expected}")
-    return value
+    return 0.0 if text in ("0", "0.0") else between(text, 0.0, 1.0, "0 or a number below 1")

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from bench.timeseries import arguments
 from bench.timeseries.arguments import Options
+from bench.train_command import FINE, end_with_code, explain_failure
 from bench.workload import WorkloadError
 
 if TYPE_CHECKING:
@@ -24,21 +25,10 @@ if TYPE_CHECKING:
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    try:
-        run(arguments.parse(words))
-    except WorkloadError as error:
-        return _complain(str(error), 2)
-    except KeyboardInterrupt:
-        return _complain("interrupted", 130)
-    except Exception as error:
-        reason = explain(error)
-        if reason is None:
-            raise
-        return _complain(reason, 3)
-    return 0
+    return end_with_code(lambda: run(arguments.parse(words)), explain, _complain)
 
 
-def run(options: Options) -> None:
+def run(options: Options) -> int:
     # Imported here: torch takes seconds, and a wrong option does not need it.
     from bench.timeseries import importance, metrics
     from bench.timeseries.loader import open_loader
@@ -64,23 +54,17 @@ def run(options: Options) -> None:
         weights = importance.weigh_days(trainer, test)
     print(f"test: {metrics.describe(metrics.measure(parts.test.measured, predictions))}")
     print(f"attention: {importance.describe(weights)}")
+    return FINE
 
 
 def explain(error: Exception) -> str | None:
-    """Why training could not go on, if it is a known way to fail; None for a fault of ours."""
-    import torch
-
-    from bench.out_of_memory import is_out_of_memory
     from bench.timeseries.training import TrainingFailed
 
-    if isinstance(error, TrainingFailed):
-        return str(error)
-    if is_out_of_memory(error, torch.OutOfMemoryError):
-        return (
-            "out of memory; halve --batch-size and double --accumulate, which keeps the "
-            "gradients, or use a smaller --hidden or --sequence"
-        )
-    return None
+    saves_memory = (
+        "halve --batch-size and double --accumulate, which keeps the gradients, or use a smaller "
+        "--hidden or --sequence"
+    )
+    return explain_failure(error, TrainingFailed, saves_memory)
 
 
 def _train_one(options: Options, parts: Parts, device: torch.device) -> Trainer:

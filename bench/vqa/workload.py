@@ -82,7 +82,7 @@ SIZES = {
 
 FAMILY = Family(
     name="vqa",
-    description="hand-written questions on five cuts of one photograph of an installed package",
+    description="hand-written questions on four photographs of installed packages in five formats",
     sizes=SIZES,
     build_model=build_model,
     open_reader=open_reader,

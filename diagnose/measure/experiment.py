@@ -35,7 +35,12 @@ from diagnose.model import (
     Setting,
     Timing,
 )
-from diagnose.stats import FEWEST_FOR_INTERVAL, FEWEST_FOR_ROBUST_INTERVAL, log_ratio_interval
+from diagnose.stats import (
+    FEWEST_FOR_INTERVAL,
+    FEWEST_FOR_ROBUST_INTERVAL,
+    SMALLEST_MARGIN,
+    log_ratio_interval,
+)
 
 Form = Literal["after", "as published"]
 
@@ -47,8 +52,6 @@ MOST_BLOCKS_OF_QUICK_LADDER = FEWEST_BLOCKS
 QUICK_LADDER: Mapping[str, Any] = {"window": 2, "warmup_limit_seconds": 3.0}
 # Some twenty blocks of three whole training steps must fit, also in a quick run.
 LEAST_LIMIT_SECONDS = 15.0
-# Differences below one percent are nobody's speed-up (criterion's noise threshold).
-SMALLEST_MARGIN = 0.01
 # A gain of twenty times needs no interval of a percent: a tenth of its logarithm will do.
 PRECISE_SHARE = 0.1
 SLOTS_ONLY = "an experiment compares slots, not single steps"

@@ -37,7 +37,7 @@ from diagnose.model import LaunchLine, LaunchMap, Reading, Setting
 MOST_OPERATORS = 5
 
 # On the CPU a host tensor and a device tensor are the same, and these never reach an operator.
-_READS_ON_HOST = frozenset(("cpu", "tolist"))
+_READS_ON_HOST = frozenset((torch._C.TensorBase.cpu, torch._C.TensorBase.tolist))
 # Nodes that put gradients into parameters have no number of their own.
 _ACCUMULATES = "AccumulateGrad"
 
@@ -66,19 +66,22 @@ class Watch:
         self._makers: dict[int, Place | None] = {}
         # torch numbers nodes thread by thread, and accelerators have a thread for backward.
         self._thread = threading.get_ident()
-        self._unclaimed = _get_sequence_nr()
+        self.unclaimed = _get_sequence_nr()
         self._last_maker: Place | None = None
 
     def tally(self, place: Place | None) -> Tally:
-        return self.tallies.setdefault(place, Tally())
+        tally = self.tallies.get(place)
+        if tally is None:
+            tally = self.tallies[place] = Tally()
+        return tally
 
     def claim_nodes(self, find_place: Callable[[], Place | None]) -> None:
         """The nodes made since the last claim were made by this place."""
         reached = _get_sequence_nr()
-        if reached > self._unclaimed and threading.get_ident() == self._thread:
+        if reached > self.unclaimed and threading.get_ident() == self._thread:
             place = find_place()
-            self._makers.update(dict.fromkeys(range(self._unclaimed, reached), place))
-            self._unclaimed = reached
+            self._makers.update(dict.fromkeys(range(self.unclaimed, reached), place))
+            self.unclaimed = reached
 
     def maker(self, node: torch.autograd.graph.Node) -> Place | None:
         """The place whose forward made the node that is running.
@@ -101,8 +104,9 @@ class Watch:
         # Optimisers read step counters, which torch keeps on the host unless told otherwise.
         if effect.synchronizes and not (caller.updates_parameters and self.device.is_cpu):
             tally.syncs[effect.name] += 1
-        tally.allocated_bytes += sum(effect.new_bytes)
-        tally.largest_bytes = max(tally.largest_bytes, *effect.new_bytes, 0)
+        for nbytes in effect.new_bytes:
+            tally.allocated_bytes += nbytes
+            tally.largest_bytes = max(tally.largest_bytes, nbytes)
         tally.flops += effect.flops
         tally.seconds += seconds
 
@@ -117,7 +121,11 @@ class Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        watch, kwargs = self._watch, kwargs or {}
+        return self.run(func, args, kwargs or {})
+
+    def run(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """Run the operator and note what it did."""
+        watch = self._watch
         node = torch._C._current_autograd_node()
         caller = watch.lines.find(sys._getframe(1), in_backward=node is not None)
         watch.claim_nodes(lambda: caller.place)
@@ -143,17 +151,21 @@ class Calls(TorchFunctionMode):
     def __init__(self, watch: Watch) -> None:
         super().__init__()
         self._watch = watch
+        self._reads = _READS_ON_HOST if watch.device.is_cpu else frozenset[Any]()
 
     def __torch_function__(
         self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        watch, frame = self._watch, sys._getframe(1)
-        result = func(*args, **(kwargs or {}))
-        watch.claim_nodes(lambda: watch.lines.find(frame, in_backward=False).place)
-        name = getattr(func, "__name__", "")
-        if watch.device.is_cpu and name in _READS_ON_HOST:
-            caller = watch.lines.find(frame, in_backward=False)
-            watch.record(caller, caller.place, Effect(name, False, True, (), 0), 0.0, False)
+        # As few calls as can be: each of them is an event for the profile hook.
+        result = func(*args, **kwargs) if kwargs else func(*args)
+        watch = self._watch
+        if _get_sequence_nr() > watch.unclaimed:
+            frame = sys._getframe(1)
+            watch.claim_nodes(lambda: watch.lines.find(frame, in_backward=False).place)
+        if func in self._reads:
+            caller = watch.lines.find(sys._getframe(1), in_backward=False)
+            read = Effect(func.__name__, False, True, (), 0)
+            watch.record(caller, caller.place, read, 0.0, False)
         return result
 
 

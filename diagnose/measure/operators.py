@@ -6,12 +6,12 @@ changes of shape or strides in place, and bare allocations ask the device for no
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
 
 # These hand out memory that nothing has written yet.
@@ -53,27 +53,48 @@ def observe(
     device: str,
 ) -> Effect:
     """Judge an operator that has just run, for a device of this type."""
-    inputs = list(_tensors((args, kwargs)))
-    outputs = list(_tensors(result))
-    name = operator._schema.name
+    kind = _kind(operator)
+    inputs = operand_tensors((*args, *kwargs.values()))
+    outputs = operand_tensors((result,))
     known = {_memory(tensor) for tensor in inputs}
-    fresh = {_memory(tensor): tensor for tensor in outputs if _memory(tensor) not in known}
-    synchronizes = _synchronizes(operator, args, kwargs, inputs, outputs, device)
-    writes = operator._schema.is_mutable and torch.Tag.inplace_view not in operator.tags
-    makes = bool(fresh) and name not in _ALLOCATIONS
+    made = [(_memory(tensor), tensor) for tensor in outputs]
+    fresh = {memory: tensor for memory, tensor in made if memory not in known}
     on_device = any(tensor.device.type == device for tensor in (*inputs, *outputs))
-    count = flop_registry.get(operator.overloadpacket)
+    synchronizes = _synchronizes(operator, kind, args, kwargs, inputs, outputs, device)
+    makes = bool(fresh) and kind.name not in _ALLOCATIONS
     return Effect(
-        name=name.removeprefix("aten::"),
-        launches=on_device and (writes or makes or synchronizes),
+        name=kind.name.removeprefix("aten::"),
+        launches=on_device and (kind.writes or makes or synchronizes),
         synchronizes=synchronizes,
         new_bytes=tuple(_nbytes(each) for each in fresh.values() if each.device.type == device),
-        flops=int(count(*args, **kwargs, out_val=result)) if count and on_device else 0,
+        flops=int(kind.count(*args, **kwargs, out_val=result)) if kind.count and on_device else 0,
+    )
+
+
+@dataclass(frozen=True)
+class _Kind:
+    """What is known of an operator before it runs; torch takes long to tell."""
+
+    name: str
+    writes: bool
+    depends_on_data: bool
+    count: Callable[..., int] | None
+
+
+@cache
+def _kind(operator: torch._ops.OpOverload) -> _Kind:
+    tags = operator.tags
+    return _Kind(
+        operator._schema.name,
+        operator._schema.is_mutable and torch.Tag.inplace_view not in tags,
+        torch.Tag.data_dependent_output in tags or torch.Tag.dynamic_output_shape in tags,
+        flop_registry.get(operator.overloadpacket),
     )
 
 
 def _synchronizes(
     operator: torch._ops.OpOverload,
+    kind: _Kind,
     args: Sequence[Any],
     kwargs: Mapping[str, Any],
     inputs: Sequence[torch.Tensor],
@@ -82,7 +103,7 @@ def _synchronizes(
 ) -> bool:
     if not any(tensor.device.type == device for tensor in inputs):
         return False
-    name = operator._schema.name
+    name = kind.name
     if name in _COPIES:
         to_host = device != "cpu" and all(tensor.device.type == "cpu" for tensor in outputs)
         return to_host and not _argument(operator, args, kwargs, "non_blocking")
@@ -90,14 +111,13 @@ def _synchronizes(
         return _indexes_by_mask(operator, args, kwargs)
     if name == "aten::repeat_interleave":
         return _argument(operator, args, kwargs, "output_size") is None
-    tags = operator.tags
-    return torch.Tag.data_dependent_output in tags or torch.Tag.dynamic_output_shape in tags
+    return kind.depends_on_data
 
 
 def _indexes_by_mask(
     operator: torch._ops.OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> bool:
-    indices = _tensors(_argument(operator, args, kwargs, "indices"))
+    indices = operand_tensors((_argument(operator, args, kwargs, "indices"),))
     if not any(tensor.dtype in _MASKS for tensor in indices):
         return False
     # torch fills the masked places without positions when the value is one number of the host.
@@ -118,8 +138,15 @@ def _argument(
     return args[place] if place < len(args) else None
 
 
-def _tensors(tree: object) -> Iterator[torch.Tensor]:
-    return (leaf for leaf in tree_leaves(tree) if isinstance(leaf, torch.Tensor))
+def operand_tensors(values: Iterable[Any]) -> list[torch.Tensor]:
+    """Operators nest tensors no deeper than in a list."""
+    found = []
+    for each in values:
+        if isinstance(each, torch.Tensor):
+            found.append(each)
+        elif isinstance(each, list | tuple):
+            found += [part for part in each if isinstance(part, torch.Tensor)]
+    return found
 
 
 def _memory(tensor: torch.Tensor) -> int:

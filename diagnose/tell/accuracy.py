@@ -83,6 +83,7 @@ class CaseResult:
     twins: Twins | None = None
     twins_reason: str = ""
     seconds: float = 0.0  # that the tool took
+    unseen: bool = False  # written without knowledge of the tool's rules
 
     def __post_init__(self) -> None:
         if self.answer is None and not self.answer_reason:

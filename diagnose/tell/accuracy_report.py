@@ -18,6 +18,7 @@ from diagnose.tell.accuracy import (
     judge,
 )
 from diagnose.tell.markdown import Align, Footnotes, Markup, escape, prose, table
+from diagnose.tell.retell import retell
 from diagnose.tell.units import milliseconds, number, percent
 
 FIGURE_NAME = "accuracy.svg"
@@ -52,6 +53,7 @@ def render_accuracy(record: AccuracyRecord) -> str:
         f"**{prose(answer(record))}**",
         _goals_table(goals(cases)),
         *([f"![Promised against real gains]({FIGURE_NAME})"] * bool(figure_names(record))),
+        *_unseen(cases),
         "## Every script",
         *_cases_table(cases),
         "## What was taken for what",
@@ -93,6 +95,19 @@ def compared(record: AccuracyRecord) -> list[Judged]:
         each
         for each in judge(record)
         if each.gain_error is not None and each.said_seconds > 0 and not each.not_planted
+    ]
+
+
+def _unseen(cases: Sequence[Judged]) -> list[str]:
+    """Rules can be fitted to scripts that are known; these figures cannot."""
+    unseen = [each for each in cases if each.result.unseen]
+    if not unseen:
+        return []
+    return [
+        "## Scripts that no rule was made for",
+        "Written by the catalogue of causes alone, without knowledge of how the tool decides; "
+        "they are also among the scripts above.",
+        _goals_table(goals(unseen)),
     ]
 
 
@@ -211,17 +226,5 @@ def _method(record: AccuracyRecord) -> list[str]:
 
 def _as_run(record: AccuracyRecord) -> RunRecord:
     """The same machine as a run, so that it is shown alike."""
-    return RunRecord(
-        schema=record.schema,
-        method=record.method,
-        tool_version=record.tool_version,
-        label=record.label,
-        created=record.created,
-        source=record.source,
-        effort=record.effort,
-        seed=0,
-        machine=record.machine,
-        workload=WorkloadFacts("planted scripts", "", {}, 0),
-        planned=record.planned,
-        complete=record.complete,
-    )
+    workload = WorkloadFacts("planted scripts", "", {}, 0)
+    return retell(record, RunRecord, seed=0, workload=workload, planned=record.planned)

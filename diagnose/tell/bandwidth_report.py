@@ -11,6 +11,7 @@ from diagnose.tell.bandwidth import CORRUPT, SizeSpeed, measure_sizes
 from diagnose.tell.bandwidth_verdict import gradient_cost, judge, measure_rate
 from diagnose.tell.expected_links import expect
 from diagnose.tell.markdown import Align, clean, escape, prose, table
+from diagnose.tell.retell import retell
 from diagnose.tell.units import number, percent, scaled
 
 FIGURE_NAME = "bandwidth.svg"
@@ -191,17 +192,5 @@ def _method(record: BandwidthRecord) -> list[str]:
 
 def _as_run(record: BandwidthRecord) -> RunRecord:
     """The same machine as a run, so that it is shown and its disturbances are found alike."""
-    return RunRecord(
-        schema=record.schema,
-        method=record.method,
-        tool_version=record.tool_version,
-        label=record.label,
-        created=record.created,
-        source=record.source,
-        effort=record.effort,
-        seed=0,
-        machine=record.machine,
-        workload=WorkloadFacts("all-reduce", record.backend, {}, 0),
-        planned=(),
-        complete=record.complete,
-    )
+    workload = WorkloadFacts("all-reduce", record.backend, {}, 0)
+    return retell(record, RunRecord, seed=0, workload=workload, planned=())

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from diagnose.model import RunRecord
 from diagnose.sizes import BatchSizeRecord, Configuration
 from diagnose.tell import batch_size_tables as tables
@@ -10,6 +12,7 @@ from diagnose.tell.batch_size import Answer, judge
 from diagnose.tell.claim_batch_size import judge_batch_claims
 from diagnose.tell.claims import ledger
 from diagnose.tell.markdown import Align, escape, prose, table
+from diagnose.tell.retell import retell
 from diagnose.tell.units import number, percent, spread
 
 FIGURE_NAME = "batch_size.svg"
@@ -68,21 +71,10 @@ def has_figure(record: BatchSizeRecord) -> bool:
 def as_run(record: BatchSizeRecord) -> RunRecord:
     """The sweeps as stages, so that machine and warnings are told as for any other run."""
     stages = tuple(each.sweep for each in record.configurations if each.sweep is not None)
-    return RunRecord(
-        schema=record.schema,
-        method=record.method,
-        tool_version=record.tool_version,
-        label=record.label,
-        created=record.created,
-        source=record.source,
-        effort=record.effort,
-        seed=record.seed,
-        machine=record.machine,
-        workload=record.workload,
-        planned=record.planned,
-        stages=stages,
-        complete=record.complete,
+    run = retell(
+        record, RunRecord, seed=record.seed, workload=record.workload, planned=record.planned
     )
+    return replace(run, stages=stages)
 
 
 def _clause(each: Answer) -> str:

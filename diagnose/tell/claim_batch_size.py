@@ -98,7 +98,9 @@ def judge_no_crash(record: BatchSizeRecord, answers: Sequence[Answer]) -> ClaimR
 def _ran_out(answer: Answer) -> bool:
     """Whether the sweep, which times only what fits, broke for want of memory."""
     sweep = answer.configuration.sweep
-    return sweep is not None and sweep.status == "failed" and "memory" in sweep.reason.lower()
+    return (
+        sweep is not None and sweep.status == "failed" and sweep.reason.startswith("out of memory")
+    )
 
 
 def judge_largest(record: BatchSizeRecord, answers: Sequence[Answer]) -> ClaimResult:

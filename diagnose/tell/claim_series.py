@@ -18,7 +18,6 @@ from diagnose.tell.claim_judges import (
     speeds_up,
     undecided,
 )
-from diagnose.tell.density import flop_rate
 from diagnose.tell.experiment import memory_change
 from diagnose.tell.experiment_effects import find
 from diagnose.tell.ladder import climb
@@ -29,6 +28,7 @@ from diagnose.tell.series_causes import (
     EPOCH,
     base_epoch,
     compile_facts,
+    work_gain,
 )
 from diagnose.tell.units import number, percent, scaled, spread
 
@@ -117,21 +117,13 @@ def denser(*keys: str) -> Judge:
         told, certain, against = [], False, True
         for key in keys:
             outcome = find(evidence.outcomes, key, EPOCH)
-            found = None if outcome is None else outcome.comparison
-            if found is None or found.before is None or found.after is None:
+            if outcome is None or (gain := work_gain(outcome.comparison)) is None:
                 continue
-            first = flop_rate(found, "before", found.before)
-            second = flop_rate(found, "after", found.after)
-            if first is None or second is None or not first.low or not first.high:
-                continue
-            if second.low is None or second.high is None:
-                continue
-            told.append(
-                f"{key}: {scaled(first.center, 'FLOP/s')} → {scaled(second.center, 'FLOP/s')}, "
-                f"{_rate(found.before)} → {_rate(found.after)} samples/s"
-            )
-            certain = certain or second.low > DENSER * first.high
-            against = against and second.high <= DENSER * first.low
+            sides = (outcome.comparison.before, outcome.comparison.after)
+            rates = " → ".join(_rate(side) for side in sides if side is not None)
+            told.append(f"{key}: {gain.words}, {rates} samples/s")
+            certain = certain or gain.least > DENSER
+            against = against and gain.most <= DENSER
         if not told:
             return not_testable(f"the work per second of {' and '.join(keys)} was not measured")
         measured = "; ".join(told)

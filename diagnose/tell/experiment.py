@@ -20,7 +20,7 @@ from diagnose.model import (
     OptimizeRecord,
     Reading,
 )
-from diagnose.stats import Interval
+from diagnose.stats import SMALLEST_MARGIN, Interval
 from diagnose.tell import derive
 from diagnose.tell.flags import (
     CLOCK_DROP_CRITICAL,
@@ -44,8 +44,6 @@ Verdict = Literal[
     "SKIPPED",
 ]
 
-# Less than this is no effect even where it can be proven (criterion's noise threshold).
-SMALLEST_MARGIN = 0.01
 # At 95 % the A/A control of a sound harness raises a false alarm in every twentieth experiment.
 CONTROL_CONFIDENCE = 0.99
 # The chance of any false FASTER or SLOWER among all experiments of a record.

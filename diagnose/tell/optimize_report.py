@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from diagnose.model import Finding, OptimizeRecord, RunRecord, StageResult
 from diagnose.tell import (
@@ -22,6 +23,7 @@ from diagnose.tell.experiment import Outcome, judge_all
 from diagnose.tell.launch_tables import launch_map
 from diagnose.tell.markdown import Align, escape, prose, table
 from diagnose.tell.pace import pace_lines
+from diagnose.tell.retell import retell
 from diagnose.tell.units import spread
 
 # The workload of the report whose tables and excluded factors are tried again.
@@ -120,21 +122,10 @@ def as_run(record: OptimizeRecord) -> RunRecord:
             published = " as published" if each.form == "as published" else ""
             key = f"{place}{each.key}{published}, {each.scope}"
             stages.append(StageResult(key, each.title, "done", measurements=sides))
-    return RunRecord(
-        schema=record.schema,
-        method=record.method,
-        tool_version=record.tool_version,
-        label=record.label,
-        created=record.created,
-        source=record.source,
-        effort=record.effort,
-        seed=record.seed,
-        machine=record.machine,
-        workload=record.workload,
-        planned=record.planned,
-        stages=tuple(stages),
-        complete=record.complete,
+    run = retell(
+        record, RunRecord, seed=record.seed, workload=record.workload, planned=record.planned
     )
+    return replace(run, stages=tuple(stages))
 
 
 def _largest(outcomes: Sequence[Outcome], scope: str) -> str:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from diagnose.model import Measurement, OptimizeRecord, Setting
 from diagnose.ranks import ScalingRecord
 from diagnose.tell import derive
 from diagnose.tell.experiment import Outcome, judge_all, memory_change, worst_check
 from diagnose.tell.markdown import Align, Footnotes, Markup, table
+from diagnose.tell.retell import retell
 from diagnose.tell.units import milliseconds, scaled, spread
 
 _HEADERS = (
@@ -29,21 +31,11 @@ _WORDS = (
 
 def as_experiments(record: ScalingRecord) -> OptimizeRecord:
     """The options as a record of experiments, so that one engine judges both."""
-    return OptimizeRecord(
-        schema=record.schema,
-        method=record.method,
-        tool_version=record.tool_version,
-        label=record.label,
-        created=record.created,
-        source=record.source,
-        effort=record.effort,
-        seed=record.seed,
-        machine=record.machine,
-        workload=record.workload,
-        planned=tuple(dict.fromkeys(each.key for each in record.comparisons)),
-        comparisons=record.comparisons,
-        complete=record.complete,
+    keys = tuple(dict.fromkeys(each.key for each in record.comparisons))
+    experiments = retell(
+        record, OptimizeRecord, seed=record.seed, workload=record.workload, planned=keys
     )
+    return replace(experiments, comparisons=record.comparisons)
 
 
 def judge_options(record: ScalingRecord) -> tuple[Outcome, ...]:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import math
+
 from diagnose.findings import Cause, ScriptRecord, Site, Suspect
+from diagnose.tell.script_claims import SMALLEST_SHARE, cost_of, usual_seconds
+from diagnose.tell.units import percent
 
 _ADVICE: dict[Cause, str] = {
     "transfer": "convert once, where the data is prepared, and move it with non_blocking=True from "
@@ -33,7 +37,28 @@ def advise(cause: Cause, site: Site, suspect: Suspect | None, record: ScriptReco
     if cause == "optimizer":
         change = next((each for each in record.changes if each.cause == "optimizer"), None)
         return f"use {change.what}" if change else "use a fused or foreach form of the update"
+    if suspect is not None and suspect.phase in ("evaluation", "checkpoint", "logging"):
+        return _advise_cadence(suspect, record)
     return _ADVICE[cause]
+
+
+def _advise_cadence(suspect: Suspect, record: ScriptRecord) -> str:
+    """How rarely it must come to cost less than what counts as a cause."""
+    seen = [each for each in record.occasions if each.phase == suspect.phase]
+    usual = usual_seconds(record)
+    costs = [(each, cost) for each in seen if (cost := cost_of(each, usual)) is not None]
+    general = {
+        "evaluation": _ADVICE["evaluation"],
+        "checkpoint": "save less often, or copy the weights and write them in another thread",
+        "logging": "log less often, and collect what is logged",
+    }[suspect.phase]
+    if not costs or usual <= 0:
+        return general
+    occasion, cost = max(costs, key=lambda pair: pair[1].center * pair[0].times)
+    every = round(occasion.steps / occasion.times)
+    enough = math.ceil(cost.center / (SMALLEST_SHARE * usual))
+    now = f"about every {every} steps" if every > 1 else "in every step"
+    return f"{general}: now {now}; every {enough} it is at most {percent(SMALLEST_SHARE)} of one"
 
 
 def _advise_input(record: ScriptRecord, suspect: Suspect | None) -> str:

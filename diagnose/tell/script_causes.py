@@ -45,6 +45,8 @@ def judge_suspect(suspect: Suspect, record: ScriptRecord) -> Claim | None:
     python = 1 - operators / suspect.seconds if suspect.seconds else 0.0
     if suspect.phase == "evaluation":
         return _estimate("evaluation", suspect, seconds, record, "evaluation of the model")
+    if suspect.phase in ("checkpoint", "logging"):
+        return _estimate("host", suspect, seconds, record, f"{suspect.phase} in the step")
     if suspect.phase == "communication":
         return _estimate("communication", suspect, seconds, record, "waiting for other ranks")
     if suspect.phase == "input":

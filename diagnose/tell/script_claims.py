@@ -7,11 +7,26 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from diagnose.findings import AGAIN, PLAIN, Cause, Change, Site, Suspect, Window
+from diagnose.findings import (
+    AGAIN,
+    PLAIN,
+    Cause,
+    Change,
+    Occasion,
+    Phase,
+    ScriptRecord,
+    Site,
+    Suspect,
+    Window,
+)
 from diagnose.stats import FEWEST_FOR_INTERVAL, Interval, log_ratio_interval
 
 # The same margin as in every other report of this suite: what is below is no cause.
 SMALLEST_SHARE = 0.05
+# Phases that the windows of a trial leave out.
+NOW_AND_THEN: tuple[Phase, ...] = ("evaluation", "checkpoint", "logging")
+# A log line in every step gives thousands of pairs; more than these change nothing.
+MOST_PAIRS = 100
 
 
 @dataclass(frozen=True)
@@ -25,6 +40,8 @@ class Claim:
     evidence: str
     smallest_share: float = SMALLEST_SHARE
     suspect: Suspect | None = None
+    doubles: bool = False  # its gain is what doing the work twice has added
+    phase: Phase | None = None  # what comes now and then and was left out in some steps
     always: bool = False  # told whatever it gives back now: it becomes worse
 
 
@@ -43,10 +60,36 @@ def gain_of(windows: Sequence[Window], change: Change, step_seconds: float) -> I
     if len(pairs) < FEWEST_FOR_INTERVAL:
         return None
     before, after = [a for a, _ in pairs], [b for _, b in pairs]
+    if change.doubles:
+        return _added(after, before, step_seconds)
     ratio = log_ratio_interval(before, after)
     if change.against != PLAIN:  # replayed batches: what they leave of a step is the whole here
         step_seconds = min(step_seconds, statistics.median(before))
     return Interval(*(step_seconds * -math.expm1(-each) for each in (ratio.center, *bounds(ratio))))
+
+
+def cost_of(occasion: Occasion, step_seconds: float) -> Interval | None:
+    """Seconds that one such occasion adds to its step; None with too few for an interval.
+
+    From ratios of neighbours, like everything else; `step_seconds` must leave out what comes
+    only now and then.
+    """
+    count = min(len(occasion.ran), len(occasion.left_out), MOST_PAIRS)
+    if count < FEWEST_FOR_INTERVAL:
+        return None
+    return _added(occasion.ran[-count:], occasion.left_out[-count:], step_seconds)
+
+
+def _added(more: Sequence[float], less: Sequence[float], step_seconds: float) -> Interval:
+    """What the first sides take more than the second, on top of a step of so many seconds."""
+    ratio = log_ratio_interval(more, less)
+    return Interval(*(step_seconds * math.expm1(each) for each in (ratio.center, *bounds(ratio))))
+
+
+def usual_seconds(record: ScriptRecord) -> float:
+    """Of a step without what comes only now and then, which windows leave out too."""
+    mean = statistics.fmean(record.step_seconds) if record.step_seconds else 0.0
+    return mean - sum(record.phases.get(phase, 0.0) for phase in NOW_AND_THEN)
 
 
 def noise_share(windows: Sequence[Window]) -> float:

@@ -7,6 +7,7 @@ a name of the script's.
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -19,17 +20,27 @@ from diagnose.findings import (
     ScriptRecord,
     Site,
     StepTime,
+    Suspect,
     Undecided,
+    doubled_name,
+    replayed_name,
 )
 from diagnose.stats import Interval, hodges_lehmann
 from diagnose.tell.script_advice import advise
 from diagnose.tell.script_causes import judge_lines, judge_whole
-from diagnose.tell.script_claims import SMALLEST_SHARE, Claim, bounds, gain_of, noise_share
+from diagnose.tell.script_claims import (
+    NOW_AND_THEN,
+    SMALLEST_SHARE,
+    Claim,
+    bounds,
+    cost_of,
+    gain_of,
+    noise_share,
+    usual_seconds,
+)
 from diagnose.tell.script_ranks import judge_ranks
-from diagnose.tell.units import number, percent, scaled
+from diagnose.tell.units import number, percent, scale, scaled
 
-# Phases that the windows of a trial leave out.
-NOW_AND_THEN = ("evaluation", "checkpoint", "logging")
 # A larger batch changes the training, so it is only named where half of a step is cost that
 # does not grow with the batch.
 FIXED_SHARE = 0.5
@@ -42,7 +53,8 @@ def diagnose(record: ScriptRecord) -> Diagnosis:
         return _unmeasured(record, step)
     claims = _merge(
         [
-            *_from_changes(record, mean),
+            *_from_changes(record),
+            *_from_occasions(record),
             *judge_ranks(record),
             *judge_lines(record),
             *judge_whole(record),
@@ -79,7 +91,7 @@ def diagnose(record: ScriptRecord) -> Diagnosis:
     open_ += [
         Undecided(each.cause, f"the script did not survive it ({each.failed}): {each.what}")
         for each in record.changes
-        if each.failed
+        if each.failed and not each.doubles
     ]
     if record.missing:
         open_.append(Undecided("compute", record.missing))
@@ -139,8 +151,8 @@ def _step_time(record: ScriptRecord) -> StepTime | None:
 # --- claims ---
 
 
-def _from_changes(record: ScriptRecord, mean: float) -> Iterator[Claim]:
-    usual = mean - sum(record.phases.get(phase, 0.0) for phase in NOW_AND_THEN)
+def _from_changes(record: ScriptRecord) -> Iterator[Claim]:
+    usual = usual_seconds(record)
     for change in record.changes:
         gain = gain_of(record.windows, change, usual)
         if gain is None or change.failed or len(record.ranks) > 1:
@@ -154,9 +166,35 @@ def _from_changes(record: ScriptRecord, mean: float) -> Iterator[Claim]:
             smallest_share=FIXED_SHARE * (1 - 1 / change.samples)
             if change.cause == "batch"
             else SMALLEST_SHARE,
-            suspect=next(
-                (s for s in record.suspects if f"replayed {s.key}" == change.variant), None
-            ),
+            suspect=next((s for s in record.suspects if change.variant in _variants(s)), None),
+            doubles=change.doubles,
+        )
+
+
+def _variants(suspect: Suspect) -> tuple[str, str]:
+    """The changes that speak for this work alone."""
+    return replayed_name(suspect.key), doubled_name(suspect.key)
+
+
+def _from_occasions(record: ScriptRecord) -> Iterator[Claim]:
+    for phase in NOW_AND_THEN:
+        parts = [each for each in record.occasions if each.phase == phase]
+        costs = [(cost_of(each, usual_seconds(record)), each) for each in parts]
+        known = [(cost, each) for cost, each in costs if cost is not None]
+        if not parts or len(known) < len(parts):
+            continue
+        per_step = [
+            tuple(edge * each.times / each.steps for edge in (cost.center, *bounds(cost)))
+            for cost, each in known
+        ]
+        yield Claim(
+            "evaluation" if phase == "evaluation" else "host",
+            None,
+            Interval(*map(sum, zip(*per_step, strict=True))),
+            verified=True,
+            evidence=f"left out in {sum(len(each.left_out) for each in parts)} of "
+            f"{sum(each.times for each in parts)} steps that had it: {parts[0].what}",
+            phase=phase,
         )
 
 
@@ -174,11 +212,37 @@ def _merge(claims: Sequence[Claim]) -> list[Claim]:
             used.add(id(proof))
             merged.append(_proven(claim, proof) if _decides(proof, claim) else claim)
     # Without a line that suffers from anything, a function that could be left out is no cause.
-    return merged + [each for each in tried if id(each) not in used and each.suspect is None]
+    seen = {each.cause for each in merged}
+    return merged + [
+        each
+        for each in tried
+        if id(each) not in used
+        and each.suspect is None
+        and each.phase is None
+        # Values that are merely kept leave the work around them, which was seen as a whole.
+        and not (each.cause == "sync" and "sync" in seen)
+    ]
 
 
 def _proven(seen: Claim, proof: Claim) -> Claim:
-    return replace(proof, site=seen.site or proof.site, cause=seen.cause, suspect=seen.suspect)
+    gain = _saved_of_doubled(seen, proof) if proof.doubles else proof.gain
+    site = seen.site or proof.site
+    return replace(proof, site=site, cause=seen.cause, gain=gain, suspect=seen.suspect)
+
+
+def _saved_of_doubled(seen: Claim, proof: Claim) -> Interval:
+    """Doubling shows what the work costs; what was seen says which part of it can be saved.
+
+    A line that is doubled may double its backward pass or not, so what was seen is taken with
+    it or without, whichever is nearer.
+    """
+    suspect = seen.suspect
+    if suspect is None or proof.gain.center <= 0:
+        return proof.gain
+    forward = suspect.seconds
+    costs = (forward, forward + suspect.backward_seconds)
+    nearest = min(costs, key=lambda cost: abs(math.log(cost / proof.gain.center)))
+    return scale(proof.gain, seen.gain.center / nearest)
 
 
 def _decides(proof: Claim, seen: Claim) -> bool:
@@ -193,6 +257,11 @@ def _proof(claim: Claim, tried: Sequence[Claim]) -> Claim | None:
             return each
         loader = claim.suspect is not None and claim.suspect.phase == "input"
         if loader and each.cause == "input" and each.suspect is None:
+            return each
+        if claim.suspect is not None and each.phase == claim.suspect.phase:
+            return each
+        kept = claim.cause == each.cause == "sync" and each.suspect is None
+        if kept and each.gain.center >= claim.gain.center:
             return each
         if claim.cause == "transfer" and each.cause == "transfer":
             return each

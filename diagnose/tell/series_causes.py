@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from diagnose.model import Comparison, Finding, Measurement, OptimizeRecord
 from diagnose.tell import derive
@@ -25,6 +26,15 @@ DENSER = 1 + MATTERS
 COMPILE_KEYS = ("compile_default", "compile_max_autotune")
 
 Rule = Callable[[OptimizeRecord, Sequence[Outcome]], Finding]
+
+
+@dataclass(frozen=True)
+class WorkGain:
+    """How many times the work per second the second side does."""
+
+    words: str  # both rates
+    least: float
+    most: float
 
 
 def judge_series(record: OptimizeRecord, outcomes: Sequence[Outcome]) -> list[Finding]:
@@ -117,21 +127,12 @@ def model_too_small(record: OptimizeRecord, outcomes: Sequence[Outcome]) -> Find
     kind, what = "model_too_small", "A model that is too small"
     told, lows, highs = [], [], []
     for each in outcomes:
-        found = each.comparison
-        if not changes_model(found) or found.before is None or found.after is None:
+        gain = work_gain(each.comparison) if changes_model(each.comparison) else None
+        if gain is None:
             continue
-        first = flop_rate(found, "before", found.before)
-        second = flop_rate(found, "after", found.after)
-        if first is None or second is None or not first.low or not first.high:
-            continue
-        if second.low is None or second.high is None:
-            continue
-        told.append(
-            f"{found.after_text}: {scaled(first.center, 'FLOP/s')} → "
-            f"{scaled(second.center, 'FLOP/s')}"
-        )
-        lows.append(second.low / first.high)
-        highs.append(second.high / first.low)
+        told.append(f"{each.comparison.after_text}: {gain.words}")
+        lows.append(gain.least)
+        highs.append(gain.most)
     if not told:
         return cannot_tell(kind, what, "the work of no larger model was measured")
     evidence = "; ".join(told)
@@ -145,6 +146,20 @@ def model_too_small(record: OptimizeRecord, outcomes: Sequence[Outcome]) -> Find
     if max(highs) <= DENSER:
         return excluded(kind, what, evidence)
     return cannot_tell(kind, what, evidence)
+
+
+def work_gain(comparison: Comparison) -> WorkGain | None:
+    """None where the work of a side was not measured, or no interval of it exists."""
+    if comparison.before is None or comparison.after is None:
+        return None
+    first = flop_rate(comparison, "before", comparison.before)
+    second = flop_rate(comparison, "after", comparison.after)
+    if first is None or second is None or not first.low or not first.high:
+        return None
+    if second.low is None or second.high is None:
+        return None
+    words = f"{scaled(first.center, 'FLOP/s')} → {scaled(second.center, 'FLOP/s')}"
+    return WorkGain(words, second.low / first.high, second.high / first.low)
 
 
 def compile_without_effect(record: OptimizeRecord, outcomes: Sequence[Outcome]) -> Finding:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import resource
+import signal
 import time
 from pathlib import Path
 
@@ -59,6 +60,9 @@ def loss(model: nn.Module, batch: Tensor) -> Tensor:
     if len(batch) >= FROM:
         if FAULT == "sleep":
             time.sleep(3600)
+        elif FAULT == "orphan":
+            os.kill(os.getppid(), signal.SIGKILL)
+            time.sleep(3600)  # it dies with its parent
         elif FAULT == "raise":
             raise KeyError("no such column")
     hidden: Tensor = Widening.apply(model(batch))  # type: ignore[no-untyped-call]

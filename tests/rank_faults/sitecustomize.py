@@ -50,8 +50,6 @@ def _do(kind: str, buffer: Any) -> None:
         time.sleep(1000)
     elif kind == "sleep":
         time.sleep(1000)
-    elif kind == "raise":
-        raise KeyError("no such bucket")
     elif kind == "memory":
         _exhaust_memory()
     elif kind == "corrupt":

@@ -1,20 +1,22 @@
 """Which batch fits on every rank? All try the same one, and the least of the answers holds for all.
 
 The ranks leave their answers in the store of the job and never meet in a collective, so a rank
-that is out of memory, or gone, cannot make another one wait for ever.
+that is out of memory cannot make another one wait for ever, and one that is gone is soon missed.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from datetime import timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from diagnose.codec import from_dict, to_dict
+from diagnose.measure.batch_size.pulse import Pulse
 from diagnose.measure.ranks.rendezvous import Place, open_rooms, open_store
 from diagnose.measure.supervisor import CouldNotOpen
 from diagnose.model import Reading
@@ -26,7 +28,11 @@ if TYPE_CHECKING:
 # A rank whose probe broke down first loads torch and its workload again.
 REOPEN_SECONDS = 120.0
 RENDEZVOUS_SECONDS = 120.0
+LOOK_SECONDS = 0.05
+# A store that does not answer for so long is out of reach: a dead host or a cut link.
+STORE_SECONDS = 5.0
 Content = dict[str, object]
+Told = TypeVar("Told")
 # The last words are already there; this is for a slow network.
 FAREWELL_SECONDS = 10.0
 
@@ -35,12 +41,19 @@ class Disagreement(Exception):
     """The ranks do not do the same; the message says what and what to do."""
 
 
+class _Lost(Exception):
+    """A rank gave no answer; the message says which and why."""
+
+
 class Agreement:
     """The ranks of one job. Every rank must bring the same probes in the same order."""
 
     def __init__(self, place: Place, probe_seconds: float) -> None:
         self._place = place
         self._store: Store = open_rooms(place, open_store(place, RENDEZVOUS_SECONDS), "batch-size")
+        # Rank 0 hears all others, which hear only it.
+        others = range(1, place.world_size) if place.rank == 0 else (0,)
+        self._pulse = Pulse(place, self._store, others)
         self._patience = probe_seconds + REOPEN_SECONDS
         self._count = 0
 
@@ -64,6 +77,10 @@ class Agreement:
 
         return from_dict(Probe, self._exchange(room, to_dict(probe), decide), "probe")
 
+    def find_end(self) -> str:
+        """Which rank has ended, as far as this one can tell; empty while all are there."""
+        return self._pulse.find_any_end()
+
     def _exchange(
         self, room: str, mine: Content, decide: Callable[[Sequence[Content]], Content]
     ) -> Content:
@@ -72,51 +89,67 @@ class Agreement:
         if self._place.rank == 0:
             self._say(f"{room}/verdict", self._hear_all(room, decide))
         # Rank 0 may itself wait for a lost rank, so the others wait a little longer.
-        verdict = self._hear(f"{room}/verdict", self._patience + FAREWELL_SECONDS)
-        if verdict is None:
-            raise CouldNotOpen(f"rank 0 gave no answer within {self._patience:g} s")
+        try:
+            verdict = self._hear(f"{room}/verdict", 0, self._patience + FAREWELL_SECONDS)
+        except _Lost as error:
+            raise CouldNotOpen(str(error)) from None
         if "lost" in verdict:
+            self.close()
             raise CouldNotOpen(str(verdict["lost"]))
         return verdict
 
     def _hear_all(self, room: str, decide: Callable[[Sequence[Content]], Content]) -> Content:
         deadline = time.monotonic() + self._patience
-        answers = []
-        for rank in range(self._place.world_size):
-            heard = self._hear(f"{room}/{rank}", max(0.001, deadline - time.monotonic()))
-            if heard is None:
-                return {"lost": f"rank {rank} gave no answer within {self._patience:g} s"}
-            answers.append(heard)
         try:
-            return decide(answers)
-        except Disagreement as error:
+            return decide(
+                [
+                    self._hear(f"{room}/{rank}", rank, deadline - time.monotonic())
+                    for rank in range(self._place.world_size)
+                ]
+            )
+        except (_Lost, Disagreement) as error:
             return {"lost": str(error)}
 
     def close(self) -> None:
         """Rank 0 may keep the store, so it leaves last."""
+        self._pulse.stop()
         self._say(f"bye/{self._place.rank}", {})
         if self._place.rank == 0:
             deadline = time.monotonic() + FAREWELL_SECONDS
             for rank in range(self._place.world_size):
-                self._hear(f"bye/{rank}", max(0.001, deadline - time.monotonic()))
+                with contextlib.suppress(_Lost):
+                    self._hear(f"bye/{rank}", rank, deadline - time.monotonic())
 
     def _say(self, key: str, content: Content) -> None:
-        from torch.distributed import DistError
+        self._ask(lambda: self._store.set(key, json.dumps(content)))
 
-        try:
-            self._store.set(key, json.dumps(content))
-        except (DistError, RuntimeError):
-            raise CouldNotOpen("the store of the job is gone: rank 0 has ended") from None
-
-    def _hear(self, key: str, seconds: float) -> Content | None:
-        from torch.distributed import DistError
-
-        try:
-            self._store.wait([key], timedelta(seconds=seconds))
-            heard: Content = json.loads(self._store.get(key))
-        except (DistError, RuntimeError):
-            return None
+    def _hear(self, key: str, rank: int, seconds: float) -> Content:
+        """What that rank says; _Lost as soon as it has ended, or when it says nothing."""
+        deadline = time.monotonic() + seconds
+        while not self._ask(lambda: self._store.check([key])):
+            end = self._pulse.find_end(rank)
+            if end:
+                raise _Lost(end)
+            if time.monotonic() > deadline:
+                raise _Lost(f"rank {rank} gave no answer within {self._patience:g} s")
+            time.sleep(LOOK_SECONDS)
+        heard: Content = json.loads(self._ask(lambda: self._store.get(key)))
         return heard
+
+    def _ask(self, work: Callable[[], Told]) -> Told:
+        """The store's answer. In a thread: across a link that was cut, one may never come."""
+        answers: list[Told] = []
+
+        def try_it() -> None:
+            with contextlib.suppress(RuntimeError):  # whatever the store raises, it is gone
+                answers.append(work())
+
+        question = threading.Thread(target=try_it, daemon=True, name="store-question")
+        question.start()
+        question.join(STORE_SECONDS)
+        if not answers:
+            raise CouldNotOpen("the store of the job is gone: rank 0 has ended or is out of reach")
+        return answers[0]
 
 
 def combine(answers: Sequence[Probe]) -> Probe:

@@ -94,9 +94,14 @@ class Finder:
     def __enter__(self) -> Finder:
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self._supervisor.end()
         self._meter.stop()
+        # torchrun interrupts all ranks when one has died, and the user wants to know which.
+        if kind is KeyboardInterrupt and self._agreement is not None:
+            end = self._agreement.find_end()
+            if end:
+                raise CouldNotOpen(end) from None
 
     def open(self) -> BatchSizeRecord:
         self._watcher.opening()
@@ -260,7 +265,12 @@ class Finder:
         return self._stage(request, "sweep", "Batch sizes", effort)
 
     def _time_loader(self, max_crops: int | None, effort: str) -> StageResult:
-        return self._stage({"ask": "loader", "max_crops": max_crops}, "loader", "Loader", effort)
+        request = {
+            "ask": "loader",
+            "limit_seconds": PATIENCE[effort].loader_seconds,
+            "max_crops": max_crops,
+        }
+        return self._stage(request, "loader", "Loader", effort)
 
     def _stage(
         self, request: Mapping[str, object], key: str, title: str, effort: str

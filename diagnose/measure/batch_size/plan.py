@@ -36,14 +36,15 @@ class Patience:
     longest_probe_seconds: float  # not even for a job that is slow with one sample
     search_seconds: float = inf  # of all probes together, while none of them has failed
     sweep_seconds: float = 1.0  # of the timed slots of all batch sizes together
+    loader_seconds: float = 1.0  # of the loader's slots, with half as much before to warm up
 
 
 # Quick: search, confirmation, sweep and loader of one configuration take less than a minute on
 # two CPU cores. Smoke: its search is as exact as any, however busy the machine is.
 PATIENCE: Mapping[str, Patience] = {
     "smoke": Patience(2, 5),
-    "quick": Patience(2, 5, search_seconds=20, sweep_seconds=9),
-    "full": Patience(60, 240, sweep_seconds=240),
+    "quick": Patience(2, 5, search_seconds=20, sweep_seconds=9, loader_seconds=5),
+    "full": Patience(60, 240, sweep_seconds=240, loader_seconds=240),
 }
 
 

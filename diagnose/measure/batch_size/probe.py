@@ -247,9 +247,14 @@ def measure_sweep(
     )
 
 
-def measure_loader(context: Context, progress: Progress) -> StageResult:
+def measure_loader(context: Context, limit_seconds: float, progress: Progress) -> StageResult:
     """How fast samples arrive when nothing else has to be done."""
     title = "Loader"
+    effort = replace(
+        context.effort,
+        limit_seconds=min(context.effort.limit_seconds, limit_seconds),
+        warmup_limit_seconds=min(context.effort.warmup_limit_seconds, limit_seconds / 2),
+    )
     try:
         config = feeding_config(context)
         with open_batches(context, config) as source:
@@ -264,7 +269,7 @@ def measure_loader(context: Context, progress: Progress) -> StageResult:
             )
             return measure_plan(
                 Plan([variant]),
-                context,
+                replace(context, effort=effort),
                 key="loader",
                 title=title,
                 energy_period_seconds=0.0,

@@ -62,8 +62,8 @@ def _sweep(context: Context, request: Request, progress: Progress) -> object:
 
 
 def _loader(context: Context, request: Request, progress: Progress) -> object:
-    batch = context.size.batch_size
-    return to_dict(measure_loader(sized(context, batch, request["max_crops"]), progress))
+    job = sized(context, context.size.batch_size, request["max_crops"])
+    return to_dict(measure_loader(job, request["limit_seconds"], progress))
 
 
 ANSWERS: Mapping[str, Callable[[Context, Request, Progress], object]] = {

@@ -6,18 +6,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-import torch
 from torch.utils.data import DataLoader, DistributedSampler, IterableDataset, default_collate
 
 from bench.workload import Batch
 from diagnose.measure.ranks.member import Member
 from diagnose.measure.stages.batches import (
-    PREFETCH_FACTOR,
     USUAL_WORKERS,
-    WORKER_TIMEOUT_SECONDS,
     BatchSource,
     LoaderConfig,
     batch_bytes,
+    make_loader,
     needed_bytes,
     shared_memory_shortage,
 )
@@ -117,16 +115,4 @@ def _open_loader(context: Context, config: LoaderConfig, member: Member) -> Data
     sampler: DistributedSampler[Any] = DistributedSampler(
         dataset, member.world_size, member.rank, shuffle=True, seed=context.seed % 2**31
     )
-    return DataLoader(
-        dataset,
-        batch_size=context.size.batch_size,
-        sampler=sampler,
-        drop_last=True,  # a short last batch would be a different step
-        num_workers=config.workers,
-        collate_fn=context.workload.collate,
-        pin_memory=config.pin_memory,
-        persistent_workers=config.workers > 0,
-        prefetch_factor=PREFETCH_FACTOR if config.workers else None,
-        timeout=WORKER_TIMEOUT_SECONDS if config.workers else 0,
-        generator=torch.Generator().manual_seed(context.seed + member.rank),
-    )
+    return make_loader(context, config, context.seed + member.rank, sampler)

@@ -2,12 +2,14 @@
 
 The first optimiser that steps counts; others that step beside it (a discriminator's) belong to
 the same step. A script that has called its model often without any optimiser evaluates or
-generates: each outermost call is a step then, until an optimiser turns up after all.
+generates: each outermost call is a step then, until an optimiser turns up after all. Processes
+that the script forks, and its other threads, have no steps of their own.
 """
 
 from __future__ import annotations
 
 import os
+import threading
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -36,7 +38,8 @@ class Boundary:
         self._optimizer: weakref.ref[torch.optim.Optimizer] | None = None
         self._model: weakref.ref[torch.nn.Module] | None = None
         self._calls = 0
-        self._process = os.getpid()
+        self.elsewhere = False  # an optimiser stepped in another thread
+        self._here = os.getpid(), threading.get_ident()
         self._handle: Any = None
 
     def install(self) -> None:
@@ -54,8 +57,12 @@ class Boundary:
     def optimizer(self) -> torch.optim.Optimizer | None:
         return self._optimizer() if self._optimizer is not None else None
 
+    def _is_here(self) -> bool:
+        return self._here == (os.getpid(), threading.get_ident())
+
     def _after_optimizer(self, optimizer: torch.optim.Optimizer, *_: object) -> None:
-        if os.getpid() != self._process:  # a process that the script has forked
+        if not self._is_here():
+            self.elsewhere = True
             return
         if self.optimizer is None:
             self._optimizer = weakref.ref(optimizer)
@@ -69,7 +76,7 @@ class Boundary:
             self._tell()
 
     def _after_forward(self, module: torch.nn.Module) -> None:
-        if os.getpid() != self._process:
+        if not self._is_here():
             return
         self._calls += 1
         if self._model is None or self._model() is None:

@@ -25,7 +25,15 @@ from diagnose.measure.script.ceilings import measure_ceilings
 from diagnose.measure.script.changes import AutocastWatch
 from diagnose.measure.script.forwards import Forwards
 from diagnose.measure.script.growth import Lengths, resident_bytes
-from diagnose.measure.script.plan import WARMUP_SHARE, Counts, plan_counts
+from diagnose.measure.script.origins import Origins
+from diagnose.measure.script.plan import (
+    PLAIN_SHARE,
+    SAMPLED_SHARE,
+    START_SHARE,
+    WARMUP_SHARE,
+    Counts,
+    plan_counts,
+)
 from diagnose.measure.script.program import Enough
 from diagnose.measure.script.replay import Feed, Feeds, fetch_items
 from diagnose.measure.script.stacks import Seconds, Stacks, add_seconds
@@ -34,6 +42,7 @@ from diagnose.measure.script.trials import Trials
 from diagnose.measure.script.where import Sources, Spot, block_around
 from diagnose.measure.script.work import StepMap
 from diagnose.measure.words import one_sentence
+from diagnose.stats import FEWEST_FOR_ROBUST_INTERVAL
 
 LOOKS_AT_LENGTHS = 8
 ITEM_SECONDS = 0.5
@@ -63,6 +72,7 @@ class Observer:
         self.autocast = AutocastWatch(self._note_autocast)
         self.map = StepMap(self.sources, self.device, self.forwards)
         self.lengths = Lengths(self.sources)
+        self.origins = Origins(self.sources)
         self.steps = 0
         self.stage = "start"
         self.plain: list[float] = []
@@ -78,7 +88,6 @@ class Observer:
         self.fault = ""
         self.failed = ""
         self._item_spot: Spot | None = None
-        self.double_spot: Spot | None = None
         self._leave = leave  # ends the process; for scripts that hold even BaseException
         self._stops = 0
         self.is_open = False
@@ -88,7 +97,6 @@ class Observer:
         self._trained_calls = 0
         self.trained_calls_per_step = 0
         self.autocast_spots: Counter[Spot] = Counter()
-        self._optimizers: dict[int, Spot] = {}
         self.installed: list[Callable[[], None]] = []
         self._plan: Plan = self._passes()
         self._kind = ""
@@ -100,10 +108,11 @@ class Observer:
     # --- from outside ---
 
     def start(self) -> None:
+        self.began = time.perf_counter()
         self.feeds.watch_construction()
         self.installed.append(self.feeds.forget)
-        self._watch_optimizers()
-        self._watch_conversions()
+        self.origins.install()
+        self.installed.append(self.origins.remove)
         self.boundary.install()
         self.is_open = True
 
@@ -174,10 +183,10 @@ class Observer:
     def _warm_up(self) -> Plan:
         self.stage = "warm-up"
         times: list[float] = []
-        self.began = time.perf_counter()
+        first = time.perf_counter()
+        self.began = max(self.began, first - self.wanted.seconds * START_SHARE)
         while len(times) < self.wanted.warmup or (
-            self.ranks == 1
-            and time.perf_counter() - self.began < self.wanted.seconds * WARMUP_SHARE
+            self.ranks == 1 and time.perf_counter() - first < self.wanted.seconds * WARMUP_SHARE
         ):
             yield
             times.append(self.step_seconds)
@@ -189,7 +198,7 @@ class Observer:
     def _time_plain(self) -> Plan:
         self.stage = "plain"
         self.plain.clear()
-        for _ in range(self.counts.plain):
+        for _ in self._in_time(self.counts.plain, PLAIN_SHARE):
             yield
             self.plain.append(self.step_seconds)
             self.all_plain.append((self.steps, self.step_seconds))
@@ -199,7 +208,7 @@ class Observer:
         self._install()
         looks = max(1, self.counts.sampled // LOOKS_AT_LENGTHS)
         self.stacks.switch_on()
-        for number in range(self.counts.sampled):
+        for number in self._in_time(self.counts.sampled, SAMPLED_SHARE):
             yield
             self.early_steps += 1
             self.sampled_seconds += self.step_seconds
@@ -208,9 +217,21 @@ class Observer:
             if number % looks == 0:
                 self.lengths.look(self._frame, self.steps)
         self.stacks.switch_off()
-        self.trained_calls_per_step = round(self._trained_calls / self.counts.sampled)
+        self.trained_calls_per_step = round(self._trained_calls / self.early_steps)
         self.early = self.stacks.seconds
         self.stacks.seconds = defaultdict(float)
+
+    def _in_time(self, steps: int, share: float) -> Iterator[int]:
+        """So many steps, or fewer where a machine that became busy makes them take too long.
+
+        Ranks must not decide this by their own clocks.
+        """
+        first = time.perf_counter()
+        for number in range(steps):
+            late = time.perf_counter() - first > self.wanted.seconds * share
+            if self.ranks == 1 and late and number >= FEWEST_FOR_ROBUST_INTERVAL:
+                return
+            yield number
 
     def _install(self) -> None:
         self.feeds.install()
@@ -283,37 +304,6 @@ class Observer:
         if spots:
             self.autocast_spots[spots[0]] += 1
 
-    def _watch_optimizers(self) -> None:
-        original, ours = torch.optim.Optimizer.__init__, self
-
-        @functools.wraps(original)
-        def construct(optimizer: Any, *args: Any, **kwargs: Any) -> None:
-            original(optimizer, *args, **kwargs)
-            spots = ours.sources.spots(sys._getframe(1))
-            if spots:
-                ours._optimizers[id(optimizer)] = spots[0]
-
-        setattr(torch.optim.Optimizer, "__init__", construct)  # noqa: B010 - its type is not ours
-        self.installed.append(
-            functools.partial(setattr, torch.optim.Optimizer, "__init__", original)
-        )
-
-    def _watch_conversions(self) -> None:
-        """Where a model becomes double precision, which happens once, before its steps."""
-        original, ours = torch.nn.Module._apply, self
-
-        @functools.wraps(original)
-        def apply(module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
-            result = original(module, *args, **kwargs)  # type: ignore[no-untyped-call]
-            first = next(module.parameters(), None)
-            if first is not None and first.dtype is torch.float64:
-                spots = ours.sources.spots(sys._getframe(1))
-                ours.double_spot = spots[0] if spots else None
-            return result
-
-        setattr(torch.nn.Module, "_apply", apply)  # noqa: B010 - its type is not ours
-        self.installed.append(functools.partial(setattr, torch.nn.Module, "_apply", original))
-
     # --- the picture ---
 
     def spine(self) -> Spine:
@@ -324,14 +314,11 @@ class Observer:
         if "input" in groups:
             groups["input"].name_if_hidden(self._item_spot or self._loader_spot())
         if "optimizer" in groups:
-            groups["optimizer"].name_if_hidden(self._optimizer_spot(self.boundary.optimizer))
+            groups["optimizer"].name_if_hidden(self.origins.optimizer_spot(self.boundary.optimizer))
         return groups
 
     def _loader_spot(self) -> Spot | None:
         return next((each.spot for each in self.training_feeds() if each.spot is not None), None)
-
-    def _optimizer_spot(self, optimizer: torch.optim.Optimizer | None) -> Spot | None:
-        return self._optimizers.get(id(optimizer)) if optimizer is not None else None
 
     def suspects(self) -> list[tuple[Group, Suspect]]:
         groups, per_step = self.groups(), self.per_step()
@@ -357,7 +344,7 @@ class Observer:
         return measure_ceilings(self.device)
 
     def optimizer_site(self, optimizer: torch.optim.Optimizer | None) -> Site | None:
-        spot = self._optimizer_spot(optimizer)
+        spot = self.origins.optimizer_spot(optimizer)
         return self.sources.site(spot) if spot is not None else None
 
     def backward_site(self) -> Site | None:

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import CodeType, ModuleType, TracebackType
+from typing import NoReturn
 
 PACKAGE = Path(__file__).resolve().parents[2]
 
@@ -48,7 +49,8 @@ def read_program(script: str) -> CodeType:
         raise NoScript(f"there is no script {os.path.relpath(script)}") from None
     except OSError as error:
         raise NoScript(f"cannot read {os.path.relpath(script)}: {error.strerror}") from None
-    return compile(source, script, "exec")
+    # With the flags of the script's own, not those of this file.
+    return compile(source, script, "exec", dont_inherit=True)
 
 
 def run_program(
@@ -86,6 +88,7 @@ def run_program(
 @contextlib.contextmanager
 def _as_main(module: ModuleType, script: Path, arguments: Sequence[str]) -> Iterator[None]:
     main, argv, path = sys.modules["__main__"], sys.argv, list(sys.path)
+    streams = {name: getattr(sys, name) for name in ("stdout", "stderr")}
     # The script may have modules of these names beside it; this process keeps its own objects.
     hidden = {name: each for name, each in sys.modules.items() if name.split(".")[0] == "bench"}
     for name in hidden:
@@ -98,11 +101,36 @@ def _as_main(module: ModuleType, script: Path, arguments: Sequence[str]) -> Iter
     try:
         yield
     finally:
+        for name, stream in streams.items():
+            if getattr(sys, name) is not stream:  # one of the script's, which it may have closed
+                with contextlib.suppress(OSError, ValueError, AttributeError):
+                    getattr(sys, name).flush()
+                setattr(sys, name, stream)
         sys.modules["__main__"], sys.argv = main, argv
         sys.modules.update(hidden)
         sys.path[:] = path
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, handler)
+
+
+@contextlib.contextmanager
+def telling_before_exit(tell: Callable[[int], None]) -> Iterator[None]:
+    """`os._exit` leaves at once, past everything that could still be told."""
+    original = os._exit
+
+    def leave(status: int) -> NoReturn:
+        tell(status)
+        original(status)
+
+    _put_exit(leave)
+    try:
+        yield
+    finally:
+        _put_exit(original)
+
+
+def _put_exit(function: Callable[[int], NoReturn]) -> None:
+    setattr(os, "_exit", function)  # noqa: B010 - its type is not ours
 
 
 def _exit_code(code: object) -> int:
@@ -125,8 +153,15 @@ def show_users_traceback(error: BaseException) -> None:
             continue
         seen.add(id(each))
         each.__traceback__ = _without_ours(each.__traceback__)
-        chain += [each.__cause__, each.__context__]
-    traceback.print_exception(type(error), error, error.__traceback__)
+        chain += [each.__cause__, each.__context__, *_members(each)]
+    sys.excepthook(type(error), error, error.__traceback__)  # the script may have its own
+
+
+def _members(error: BaseException) -> list[BaseException]:
+    """Of an exception group, which Python has since 3.11."""
+    members = getattr(error, "exceptions", ())
+    known = isinstance(members, tuple | list)
+    return [each for each in members if isinstance(each, BaseException)] if known else []
 
 
 def _without_ours(trace: TracebackType | None) -> TracebackType | None:

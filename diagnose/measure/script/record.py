@@ -38,6 +38,7 @@ def build_record(
         suspects=tuple(sorted(suspects, key=lambda each: -each.seconds)),
         windows=tuple(observer.trials.windows),
         changes=tuple(observer.trials.changes),
+        occasions=tuple(observer.trials.occasions),
         loaders=observer.loaders(),
         double_share=double_share,
         double_site=double_site,
@@ -81,8 +82,8 @@ def _double(observer: Observer) -> tuple[float, Site | None]:
                     makers[place] += line.double_seconds
     if not double:
         return 0.0, None
-    if not makers and observer.double_spot is not None:
-        return double / total, observer.sources.site(observer.double_spot)
+    if not makers and observer.origins.double_spot is not None:
+        return double / total, observer.sources.site(observer.origins.double_spot)
     named = makers or users
     best = max(named, key=lambda place: named[place], default=None)
     return double / total, observer.sources.site_of(best) if best is not None else None

@@ -32,48 +32,22 @@ def can_be_replayed(code: CodeType) -> bool:
     return not flags & running and code.co_name != "<module>"
 
 
-class Swap:
-    """One function, first recorded and then replayed."""
+StandIn = Callable[[Callable[..., Any], Any, Any], Any]
+
+
+class Exchange:
+    """Whatever runs this code calls a stand-in, until it is removed."""
 
     def __init__(self, code: CodeType) -> None:
         self._code = code
         self._functions = find_functions(code)
-        self._results: list[Any] = []
-        self._next = 0
-        self.refused = "" if self._functions else "the function cannot be found any more"
-
-    def record(self) -> None:
-        self._exchange(self._recorded)
-
-    def replay(self) -> None:
-        self._next = 0
-        self._exchange(self._replayed)
-
-    def remove(self) -> None:
-        for function in self._functions:
-            function.__code__ = self._code
 
     @property
-    def is_ready(self) -> bool:
-        return bool(self._results) and not self.refused
+    def is_possible(self) -> bool:
+        return bool(self._functions)
 
-    def _recorded(self, original: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        result = original(*args, **kwargs)
-        if result is None:
-            self.refused = "it returns nothing that could be kept"
-        elif any(_has_graph(leaf) for leaf in tree_leaves(result)):
-            self.refused = "its results belong to the graph of their step"
-        elif len(self._results) < MOST_RESULTS:
-            self._results.append(result)
-        else:
-            self.refused = f"it runs more than {MOST_RESULTS} times per step"
-        return result
-
-    def _replayed(self, original: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        self._next += 1
-        return self._results[(self._next - 1) % len(self._results)]
-
-    def _exchange(self, stand_in: Callable[[Callable[..., Any], Any, Any], Any]) -> None:
+    def put(self, stand_in: StandIn) -> None:
+        """The stand-in is given the original, its arguments and its keyword arguments."""
         for function in self._functions:
             original = FunctionType(
                 self._code,
@@ -88,6 +62,57 @@ class Swap:
                 return stand_in(original, args, kwargs)
 
             function.__code__ = _calling(call, self._code)
+
+    def remove(self) -> None:
+        for function in self._functions:
+            function.__code__ = self._code
+
+
+class Swap:
+    """One function, first recorded and then replayed."""
+
+    def __init__(self, code: CodeType) -> None:
+        self._exchange = Exchange(code)
+        self._results: list[Any] = []
+        self._next = 0
+        self.refused = "" if self._exchange.is_possible else "the function cannot be found any more"
+
+    def record(self) -> None:
+        self._exchange.put(self._recorded)
+
+    def replay(self) -> None:
+        self._next = 0
+        self._exchange.put(self._replayed)
+
+    def remove(self) -> None:
+        self._exchange.remove()
+
+    @property
+    def is_ready(self) -> bool:
+        return bool(self._results) and not self.refused
+
+    def _recorded(self, original: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        result = original(*args, **kwargs)
+        if result is None:
+            self.refused = "it returns nothing that could be kept"
+        elif has_graph(result):
+            self.refused = "its results belong to the graph of their step"
+        elif len(self._results) < MOST_RESULTS:
+            self._results.append(result)
+        else:
+            self.refused = f"it runs more than {MOST_RESULTS} times per step"
+        return result
+
+    def _replayed(self, original: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        self._next += 1
+        return self._results[(self._next - 1) % len(self._results)]
+
+
+def has_graph(result: object) -> bool:
+    """Whether a later step cannot use it: its own backward pass has gone over it."""
+    return any(
+        isinstance(leaf, torch.Tensor) and leaf.requires_grad for leaf in tree_leaves(result)
+    )
 
 
 def _template(*args: Any, **kwargs: Any) -> Any:
@@ -105,7 +130,3 @@ def _calling(call: Callable[..., Any], code: CodeType) -> CodeType:
         co_name=code.co_name,
         co_filename=__file__,
     )
-
-
-def _has_graph(leaf: object) -> bool:
-    return isinstance(leaf, torch.Tensor) and leaf.requires_grad

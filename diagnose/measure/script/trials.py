@@ -8,41 +8,24 @@ from __future__ import annotations
 
 import random
 import time
-from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
-import torch
-
-from diagnose.findings import AGAIN, PLAIN, Change, Site, Suspect, Window
-from diagnose.measure.script.changes import (
-    REPLAY,
-    Variant,
-    kept_memory,
-    low_precision,
-    other_exchanges,
-    other_optimizer,
-    tensor_float,
-)
-from diagnose.measure.script.plan import BATCH_SHARE, plan_blocks
-from diagnose.measure.script.replay import MOST_KEPT, Feed, KeptCopies, join
-from diagnose.measure.script.suspects import Group
-from diagnose.measure.script.swaps import Swap, can_be_replayed
+from diagnose.findings import AGAIN, PLAIN, Change, Occasion, Window
+from diagnose.measure.script.candidates import Candidates
+from diagnose.measure.script.changes import Variant, other_exchanges
+from diagnose.measure.script.occasions import Occasions
+from diagnose.measure.script.plan import BATCH_SHARE, DOUBLED_SHARE, TRIED_SHARE, plan_blocks
 from diagnose.stats import FEWEST_FOR_INTERVAL, FEWEST_FOR_ROBUST_INTERVAL
 
 if TYPE_CHECKING:
     from diagnose.measure.script.observer import Observer
 
-# What is below this share of a step is not worth a window of its own.
-WORTH_TRYING = 0.02
-MOST_SWAPS = 3
-MOST_OPTIMIZERS = 2
 SEED = 0
 # Times the seconds that were allowed, after which an interval need not be robust any more.
-MOST_OVERTIME = 1.3
-# The blocks of joined batches come after all others, and are numbered apart from them.
-FIRST_BATCH_BLOCK = 1000
+MOST_OVERTIME = 1.2
+# Joined batches and doubled lines come after all others, and are numbered apart from them.
+FIRST_BATCH_BLOCK, FIRST_DOUBLED_BLOCK = 1000, 2000
 
 Plan = Iterator[None]
 
@@ -55,6 +38,11 @@ class Trials:
         self.changes: list[Change] = []
         self._run = run
         self._trying: Variant | None = None
+        self._occasions: Occasions | None = None
+
+    @property
+    def occasions(self) -> list[Occasion]:
+        return self._occasions.record() if self._occasions is not None else []
 
     def fail(self, reason: str) -> None:
         """The script did not survive what is being tried."""
@@ -66,180 +54,77 @@ class Trials:
         if self._trying is not None:
             self._trying.end()
             self._trying = None
+        if self._occasions is not None:
+            self._occasions.remove()
 
     def run(self, ranks: int) -> Plan:
         if ranks > 1:
-            variants = other_exchanges(
-                self._run.forwards, self._run.trained_calls_per_step, self._run.backward_site()
+            # Whatever one rank leaves out, the others would wait for.
+            yield from self._remove_causes(
+                other_exchanges(
+                    self._run.forwards, self._run.trained_calls_per_step, self._run.backward_site()
+                )
             )
-        else:
-            variants, swaps = self._choose()
-            yield from self._record(swaps)
-            variants += [self._swapped(*each) for each in swaps if each[0].is_ready]
-        if variants:
-            yield from self._run_blocks(variants)
-        if ranks == 1:
-            yield from self._try_batch()
-
-    def _choose(self) -> tuple[list[Variant], list[tuple[Swap, Suspect]]]:
-        worth = WORTH_TRYING * self._run.typical_seconds()
-        suspects = self._run.suspects()
-        groups = self._run.groups()
-        seconds = {
-            phase: groups[phase].seconds * self._run.per_step()
-            for phase in ("input", "optimizer")
-            if phase in groups
-        }
-        variants: list[Variant | None] = []
-        feeds = [each for each in self._run.training_feeds() if each.batches]
-        self._run.feeds.choose(feeds)
-        copies = sum(each.copy_seconds for _, each in suspects if each.phase == "host")
-        if feeds and (seconds.get("input", 0.0) > worth or copies > worth):
-            variants.append(self._replayed(feeds))
-            if copies > worth:
-                variants.append(self._kept(suspects))
-        if seconds.get("optimizer", 0.0) > worth:
-            largest = sorted(self._run.boundary.optimizers, key=_tensors_of, reverse=True)
-            variants += [
-                other_optimizer(each, self._run.optimizer_site(each))
-                for each in largest[:MOST_OPTIMIZERS]
-            ]
-        if self._run.autocast_spots:
-            variants.append(self._full_precision())
-        else:
-            rates = self._run.ceilings()
-            gain = rates.low_flops_per_second / max(1.0, rates.flops_per_second)
-            variants.append(low_precision(self._run.device, gain))
-        variants.append(tensor_float(self._run.device))
-        if self._run.device.is_cpu and self._largest_allocation() is not None:
-            variants.append(kept_memory(self._largest_allocation()))
-        functions = sorted(
-            (
-                (group, each)
-                for group, each in suspects
-                if group.code is not None and each.seconds > worth and can_be_replayed(group.code)
-            ),
-            key=lambda pair: -pair[1].seconds,
-        )[:MOST_SWAPS]
-        swaps = [(Swap(group.code), each) for group, each in functions if group.code is not None]
-        return [each for each in variants if each is not None], swaps
-
-    def _largest_allocation(self) -> Site | None:
-        sizes = Counter[Any]()
-        for step in self._run.map.steps:
-            for place, line in step.lines.items():
-                if place is not None and place.path:
-                    sizes[place] += line.large_bytes
-        best = max(sizes, key=lambda place: sizes[place], default=None)
-        return self._run.sources.site_of(best) if best is not None and sizes[best] else None
-
-    def _replayed(self, feeds: Sequence[Feed]) -> Variant:
-        def mode(name: Any) -> Callable[[], None]:
-            return lambda: setattr(self._run.feeds, "mode", name)
-
-        site = next((each.site for each in self._run.loaders()), None)
-        return Variant(
-            name=REPLAY,
-            cause="input",
-            what="kept batches were handed out instead of the loader's",
-            site=site,
-            begin=mode("replay"),
-            end=mode(""),
-            uses=self._run.feeds.count_served,
-            settle=max(each.prefetched for each in feeds) + 1
-            if any(f.workers for f in feeds)
-            else 0,
-        )
-
-    def _kept(self, suspects: Sequence[tuple[Group, Suspect]]) -> Variant:
-        copies, replayed = KeptCopies(self._run.feeds), self._replayed(self._run.training_feeds())
-
-        def begin() -> None:
-            replayed.begin()
-            copies.install()
-
-        def end() -> None:
-            copies.remove()
-            replayed.end()
-
-        copying = [each for _, each in suspects if each.phase == "host" and each.copy_seconds]
-        worst = max(copying, key=lambda each: each.copy_seconds)
-        return replace(
-            replayed,
-            name="kept copies",
-            cause="transfer",
-            what="conversions of replayed batches gave kept results",
-            site=worst.site,
-            begin=begin,
-            end=end,
-            against=REPLAY,
-        )
-
-    def _full_precision(self) -> Variant:
-        spot = self._run.autocast_spots.most_common(1)[0][0]
-        return Variant(
-            name="no autocast",
-            cause="precision",
-            what="autocast was switched off",
-            site=self._run.sources.site(spot),
-            begin=self._run.autocast.switch_off,
-            end=self._run.autocast.switch_on,
-        )
-
-    def _record(self, swaps: Sequence[tuple[Swap, Suspect]]) -> Plan:
-        for swap, _ in swaps:
-            swap.record()
-        self._run.installed += [swap.remove for swap, _ in swaps]
-        yield
-        for swap, _ in swaps:
-            swap.remove()
-
-    def _swapped(self, swap: Swap, suspect: Suspect) -> Variant:
-        return Variant(
-            name=f"replayed {suspect.key}",
-            cause="input" if suspect.feeds else "recompute" if suspect.repeats else "host",
-            what=f"{suspect.site.function} gave back kept results",
-            site=suspect.site,
-            begin=swap.replay,
-            end=swap.remove,
-        )
-
-    def _run_blocks(self, variants: Sequence[Variant]) -> Plan:
-        self.changes += [_change(each) for each in variants]
-        unchanged = [_unchanged(name) for name in (PLAIN, AGAIN)]
-        sides = [*unchanged, *variants]
-        steps = sum(self._run.counts.window + each.settle for each in sides)
-        blocks = plan_blocks(self._run.wanted, self._run.typical_seconds(), steps)
-        yield from self._blocks(sides, self._run.agree(blocks), first=0)
-
-    def _try_batch(self) -> Plan:
-        feeds = [each for each in self._run.training_feeds() if each.batches]
-        if not feeds or not all(join(each) for each in feeds):
             return
-        site = next((each.site for each in self._run.loaders()), None)
-        joined = replace(
-            self._replayed(feeds),
-            name="joined batches",
-            cause="batch",
-            what=f"{MOST_KEPT} kept batches were joined to one",
-            site=site,
-            begin=lambda: setattr(self._run.feeds, "mode", "join"),
-            against="replayed beside",
-            samples=float(MOST_KEPT),
-        )
-        beside = replace(self._replayed(feeds), name="replayed beside")
-        self.changes.append(_change(joined))
-        steps = (1 + MOST_KEPT) * self._run.counts.window
-        blocks = plan_blocks(self._run.wanted, self._run.typical_seconds(), steps, BATCH_SHARE)
-        yield from self._blocks([joined, beside], blocks, first=FIRST_BATCH_BLOCK)
+        seen = {group.phase for group in self._run.groups().values()}
+        self._occasions = Occasions(self._run.spine(), self._run.marks, seen)
+        self._occasions.install()
+        for _ in self._run_alone():
+            yield
+            self._occasions.end_step(self._run.step_seconds)
+        self._occasions.remove()
 
-    def _blocks(self, sides: Sequence[Variant], blocks: int, first: int) -> Plan:
+    def _run_alone(self) -> Plan:
+        candidates = Candidates(self._run)
+        recorders = candidates.recorders
+        self._run.installed += [each.remove for each in recorders]
+        for each in recorders:
+            each.record()
+        yield
+        for each in recorders:
+            each.remove()
+        yield from self._remove_causes(candidates.removals())
+        yield from self._join_batches(candidates)
+        # Doubling disturbs what the script counts, so nothing comes after it.
+        yield from self._double_lines(candidates)
+
+    def _remove_causes(self, variants: Sequence[Variant]) -> Plan:
+        if not variants:
+            return
+        self.changes += [_change(each) for each in variants]
+        sides = [_unchanged(PLAIN), _unchanged(AGAIN), *variants]
+        until = 1 - BATCH_SHARE - DOUBLED_SHARE
+        yield from self._blocks(sides, 0, TRIED_SHARE, until)
+
+    def _join_batches(self, candidates: Candidates) -> Plan:
+        sides = candidates.joined()
+        if sides is None:
+            return
+        self.changes.append(_change(sides[0]))
+        yield from self._blocks(sides, FIRST_BATCH_BLOCK, BATCH_SHARE, 1 - DOUBLED_SHARE)
+
+    def _double_lines(self, candidates: Candidates) -> Plan:
+        doubled = candidates.doubled()
+        if not doubled:
+            return
+        sides = [_unchanged(PLAIN), *doubled]
+        yield from self._blocks(sides, FIRST_DOUBLED_BLOCK, DOUBLED_SHARE, 1.0)
+        # Whether the second run had as much to do as the first is only known afterwards.
+        self.changes += [
+            _change(each) for each, doubling in doubled.items() if not doubling.refused
+        ]
+
+    def _blocks(self, sides: Sequence[Variant], first: int, share: float, until: float) -> Plan:
+        """As many as this share of the time allows, and none after this part of it has passed."""
+        steps = sum(each.samples * self._run.counts.window + each.settle for each in sides)
+        planned = plan_blocks(self._run.wanted, self._run.typical_seconds(), round(steps), share)
+        blocks = self._run.agree(planned)
         order = random.Random(SEED)
         settle = 0
         sampled = self._run.stacks.seconds
         self._run.stacks.switch_on()
         for block in range(first, first + blocks):
-            if self._is_late(block - first, last=first > 0):
+            if self._is_late(block - first, until):
                 break
             for side in order.sample(list(sides), len(sides)):
                 self._trying = side
@@ -255,12 +140,11 @@ class Trials:
                 self._trying, settle = None, side.settle
         self._run.stacks.switch_off()
 
-    def _is_late(self, blocks: int, *, last: bool) -> bool:
+    def _is_late(self, blocks: int, until: float) -> bool:
         """Slow steps make few blocks; ranks must not decide this by their own clocks."""
-        share = 1.0 if last else 1 - BATCH_SHARE
         spent = (time.perf_counter() - self._run.began) / self._run.wanted.seconds
         enough = FEWEST_FOR_ROBUST_INTERVAL if spent < MOST_OVERTIME else FEWEST_FOR_INTERVAL
-        return self._run.ranks == 1 and spent > share and blocks >= enough
+        return self._run.ranks == 1 and spent > until and blocks >= enough
 
     def _time_window(self, block: int, side: Variant) -> Plan:
         self._run.device.synchronize()
@@ -282,10 +166,6 @@ class Trials:
         self.windows.append(Window(block, side.name, self._run.counts.window, total))
 
 
-def _tensors_of(optimizer: torch.optim.Optimizer) -> int:
-    return sum(len(group["params"]) for group in optimizer.param_groups)
-
-
 def _unchanged(name: str) -> Variant:
     return Variant(name, "compute", "nothing", None, lambda: None, lambda: None)
 
@@ -298,5 +178,6 @@ def _change(variant: Variant, failed: str = "") -> Change:
         variant.what,
         variant.site,
         variant.samples,
+        variant.doubles,
         failed,
     )

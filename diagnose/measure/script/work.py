@@ -7,19 +7,21 @@ which results are the same in every step, and what is computed in double precisi
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+from torch._C import _len_torch_dispatch_stack
+from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_leaves
 
 from diagnose.measure.device import Device
 from diagnose.measure.launches import Calls, Operators, Tally, Watch, count_trips
-from diagnose.measure.operators import Effect
+from diagnose.measure.operators import Effect, operand_tensors
 from diagnose.measure.script.forwards import Forwards
 from diagnose.measure.script.where import Sources, Spot
 from diagnose.measure.source_lines import Caller, Place
@@ -39,6 +41,7 @@ MOST_FINGERPRINTS = 64
 MOST_PARTS = 16
 # Blocks from here on go back to the system at once on the CPU (see bench/allocator.py).
 LARGE_BYTES = 32 * 2**20
+_NOTHING_TO_SWITCH_OFF = contextlib.nullcontext()
 
 
 @dataclass
@@ -69,7 +72,10 @@ class StepWork:
     inputs: list[tuple[float, bytes]] = field(default_factory=list)
 
     def line(self, place: Place | None) -> LineWork:
-        return self.lines.setdefault(place, LineWork())
+        line = self.lines.get(place)
+        if line is None:
+            line = self.lines[place] = LineWork()
+        return line
 
 
 class _ScriptWatch(Watch):
@@ -86,27 +92,31 @@ class _ScriptWatch(Watch):
         self.last = (caller, place, effect, seconds, backward)
 
 
-class _Results(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class _Results(Operators):  # type: ignore[no-untyped-call]
     """Looks at every operator's arguments and results once the map has counted it."""
 
-    def __init__(self, mapper: StepMap) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+    def __init__(self, watch: Watch, mapper: StepMap) -> None:
+        super().__init__(watch)
         self._mapper = mapper
 
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
-    ) -> Any:
+    def run(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         # Below here only this suite and torch call anything, and counting that takes long.
         counting = sys.getprofile()
         sys.setprofile(None)
         try:
-            result = func(*args, **(kwargs or {}))
+            result = super().run(func, args, kwargs)
             # What looking at them asks for is nobody's work.
-            with _disable_current_modes(), torch._C.DisableTorchFunction():
-                self._mapper.note(_operands(args, kwargs), _operands((result,), None))
+            with torch._C.DisableTorchFunction(), _without_modes():
+                inputs = operand_tensors((*args, *kwargs.values()))
+                self._mapper.note(inputs, operand_tensors((result,)))
         finally:
             sys.setprofile(counting)
         return result
+
+
+def _without_modes() -> contextlib.AbstractContextManager[Any]:
+    """This mode is off while it looks; switching off others takes long, and is rarely needed."""
+    return _disable_current_modes() if _len_torch_dispatch_stack() else _NOTHING_TO_SWITCH_OFF
 
 
 class StepMap:
@@ -125,9 +135,8 @@ class StepMap:
         self._births.clear()
         self._watch = _ScriptWatch(self._sources, self._device)
         self._modes = contextlib.ExitStack()
-        self._modes.enter_context(Operators(self._watch))
+        self._modes.enter_context(_Results(self._watch, self))
         self._modes.enter_context(Calls(self._watch))
-        self._modes.enter_context(_Results(self))
         self._forwards.before.append(self._note_model_input)
         self._modes.callback(self._forwards.before.remove, self._note_model_input)
         earlier = sys.getprofile()
@@ -162,7 +171,8 @@ class StepMap:
             line.forward_seconds += seconds
         if effect.launches and not backward:
             line.moved_bytes += _moved_bytes(inputs, outputs)
-        line.large_bytes += sum(size for size in effect.new_bytes if size >= LARGE_BYTES)
+        for nbytes in effect.new_bytes:
+            line.large_bytes += nbytes if nbytes >= LARGE_BYTES else 0
         self._note_double(line, inputs, outputs, seconds)
         if backward or caller.updates_parameters:
             return
@@ -184,9 +194,11 @@ class StepMap:
         outputs: list[torch.Tensor],
         seconds: float,
     ) -> None:
-        if any(each.dtype is torch.float64 and each.dim() > 0 for each in outputs):
-            line.double_seconds += seconds
-            line.makes_double |= not any(each.dtype is torch.float64 for each in inputs)
+        for each in outputs:
+            if each.dtype is torch.float64 and each.dim() > 0:
+                line.double_seconds += seconds
+                line.makes_double |= not any(each.dtype is torch.float64 for each in inputs)
+                return
 
     def _note_birth(
         self, inputs: list[torch.Tensor], outputs: list[torch.Tensor], is_new: bool
@@ -207,8 +219,9 @@ class StepMap:
 
     def _note_call(self, frame: FrameType, event: str, result: object) -> None:
         """For sys.setprofile: counts calls, and notes who hands out arrays that hold data."""
-        self._watch.lines.note_call(frame, event, result)
-        if event == "return" and result is not None and self._sources.is_users(frame.f_code):
+        if event == "call":
+            self._watch.lines.note_call(frame, event, result)
+        elif event == "return" and result is not None and self._sources.is_users(frame.f_code):
             for address in _array_addresses(result):
                 self._births.setdefault(address, frozenset(self._sources.spots(frame)))
 
@@ -238,17 +251,6 @@ def find_repeated(steps: list[StepWork]) -> dict[Place, int]:
 
 def _tensors(tree: object) -> list[torch.Tensor]:
     return [leaf for leaf in tree_leaves(tree) if isinstance(leaf, torch.Tensor)]
-
-
-def _operands(args: Iterable[Any], kwargs: Mapping[str, Any] | None) -> list[torch.Tensor]:
-    """The tensors among an operator's arguments, which are never nested deeper than a list."""
-    found = []
-    for each in (*args, *(kwargs.values() if kwargs else ())):
-        if isinstance(each, torch.Tensor):
-            found.append(each)
-        elif isinstance(each, list | tuple):
-            found += [part for part in each if isinstance(part, torch.Tensor)]
-    return found
 
 
 def _address(tensor: torch.Tensor) -> int:
@@ -285,9 +287,13 @@ def _moved_bytes(inputs: list[torch.Tensor], outputs: list[torch.Tensor]) -> int
 
 def _fingerprint(tensor: torch.Tensor) -> tuple[float, bytes]:
     """Equal for equal contents: a sum over everything, and a regular choice of its values."""
-    if tensor.layout is not torch.strided or tensor.numel() == 0 or tensor.is_meta:
-        return 0.0, str(tensor.shape).encode()
+    shape, size = str(tuple(tensor.shape)).encode(), tensor.numel()
+    if tensor.layout is not torch.strided or size == 0 or tensor.is_meta:
+        return 0.0, shape
+    if size <= _COMPARED and tensor.is_cpu and tensor.is_contiguous():
+        # Most results of a step are small, and operators to look at them would cost more.
+        return 0.0, shape + ctypes.string_at(tensor.data_ptr(), _nbytes(tensor))
     flat = tensor.detach().reshape(-1)
-    chosen = flat[:: max(1, flat.numel() // _COMPARED)].to("cpu", torch.float64)
+    chosen = flat[:: max(1, size // _COMPARED)].to("cpu", torch.float64)
     total = flat.sum(dtype=None if flat.is_complex() else torch.float64)
-    return float(total.abs()), str(tuple(tensor.shape)).encode() + chosen.numpy().tobytes()
+    return float(total.abs()), shape + chosen.numpy().tobytes()

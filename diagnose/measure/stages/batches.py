@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch.utils.data import DataLoader, IterableDataset, default_collate
+from torch.utils.data import DataLoader, IterableDataset, Sampler, default_collate
 
 from bench.workload import Batch
 from diagnose.measure.stages.plan import Context, SkipStage
@@ -88,12 +88,25 @@ def open_batches(context: Context, config: LoaderConfig) -> Iterator[BatchSource
             "the dataset is an IterableDataset, which has no length and no order of its own; "
             "the loader stages need one with __len__ and __getitem__"
         )
-    generator = torch.Generator().manual_seed(context.seed)
-    loader: DataLoader[Any] = DataLoader(
-        dataset,
+    loader = make_loader(context, config, context.seed)
+    if len(loader) == 0:
+        raise SkipStage(
+            f"the dataset has {len(dataset)} rows, fewer than one batch "
+            f"of {context.size.batch_size}"
+        )
+    yield BatchSource(loader, config.batches_in_flight)
+
+
+def make_loader(
+    context: Context, config: LoaderConfig, seed: int, sampler: Sampler[Any] | None = None
+) -> DataLoader[Any]:
+    """Rows in the order of the sampler; without one, shuffled."""
+    return DataLoader(
+        context.dataset(config.storage),
         batch_size=context.size.batch_size,
-        shuffle=True,
-        generator=generator,
+        shuffle=sampler is None,
+        sampler=sampler,
+        generator=torch.Generator().manual_seed(seed),
         drop_last=True,  # a short last batch would be a different step
         num_workers=config.workers,
         collate_fn=context.workload.collate,
@@ -102,12 +115,6 @@ def open_batches(context: Context, config: LoaderConfig) -> Iterator[BatchSource
         prefetch_factor=PREFETCH_FACTOR if config.workers else None,
         timeout=WORKER_TIMEOUT_SECONDS if config.workers else 0,
     )
-    if len(loader) == 0:
-        raise SkipStage(
-            f"the dataset has {len(dataset)} rows, fewer than one batch "
-            f"of {context.size.batch_size}"
-        )
-    yield BatchSource(loader, config.batches_in_flight)
 
 
 def require_dataset(context: Context) -> tuple[str, ...]:

@@ -1,0 +1,1 @@
+"""What the training of the heart rate model is made of."""
