@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from diagnose.findings import Wanted
+from diagnose.measure.script.session import COMPILED
 from tests.script_runs import line_of, run_script, write_script
 
 FAST = Wanted(steps=30, seconds=1.0, warmup=2)
@@ -106,6 +107,7 @@ def test_the_planted_line_is_seen(tmp_path: Path, kind: str) -> None:
     named |= {each.cause for each in diagnosis.cannot_tell}
     assert "host" in named
     assert not [each for each in record.changes if each.failed]
+    assert not kind.startswith("compiled") or COMPILED in diagnosis.notes
     if kind == "evaluation without gradients":
         assert record.flops == 2 * 8 * (16 * 16 + 16 * 4)
 

@@ -14,8 +14,9 @@ from diagnose.measure.script.changes import other_optimizer
 from diagnose.measure.script.growth import FEWEST_LOOKS, Lengths
 from diagnose.measure.script.plan import plan_blocks, plan_counts
 from diagnose.measure.script.replay import MOST_KEPT, Feeds, KeptCopies, join
+from diagnose.measure.script.suspects import Group
 from diagnose.measure.script.swaps import Swap, can_be_replayed
-from diagnose.measure.script.where import Sources, Spot, block_around, loop_around
+from diagnose.measure.script.where import Sources, Span, Spot, block_around, loop_around
 from diagnose.stats import FEWEST_FOR_ROBUST_INTERVAL
 from tests.script_runs import write_script
 
@@ -146,6 +147,7 @@ def test_only_what_always_grows_is_called_growing(tmp_path: Path) -> None:
     assert set(grown) == {"kept", "losses", "total"}
     assert grown["kept"].holds_tensors
     assert not grown["losses"].holds_tensors
+    assert {name for name, each in grown.items() if each.holds_graph} == {"total"}
     lines = {name: each.filler.line for name, each in grown.items() if each.filler is not None}
     assert lines == {"kept": 6, "losses": 7, "total": 9}
     assert FEWEST_LOOKS <= 9
@@ -218,3 +220,27 @@ def test_passes_fit_into_the_time_but_never_below_what_an_interval_needs() -> No
     assert slow.plain == slow.sampled == FEWEST_FOR_ROBUST_INTERVAL
     assert plan_blocks(Wanted(seconds=60), 30.0, 10, 0.4) == FEWEST_FOR_ROBUST_INTERVAL
     assert plan_counts(Wanted(seconds=60, steps=100), 0.001, ranks=1).plain <= 100
+
+
+def test_work_has_to_do_with_what_its_functions_name() -> None:
+    history = [1.0]
+
+    def total() -> float:
+        return sum(history)
+
+    def other() -> int:
+        return 3
+
+    group = Group("total", "host", spots={Spot(total.__code__, 1): 1.0})
+    assert group.mentions("history")
+    assert not Group("other", "host", spots={Spot(other.__code__, 1): 1.0}).mentions("history")
+
+
+def test_of_a_module_only_the_lines_themselves_count(tmp_path: Path) -> None:
+    path = write_script(
+        tmp_path, "history = [1]\nfor each in history:\n    total = each\nrest = 1\n"
+    )
+    code = compile(path.read_text(), str(path), "exec")
+    loop = Group("loop", "host", span=Span(2, 3), spots={Spot(code, 3): 1.0})
+    assert loop.mentions("history")
+    assert not Group("line", "host", spots={Spot(code, 4): 1.0}).mentions("history")

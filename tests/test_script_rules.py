@@ -226,12 +226,13 @@ def growth(**changes: Any) -> Growth:
     return replace(Growth(LINE, "history", True, 2e-4, 1e-4, 3e-4, 0.0), **changes)
 
 
-def test_growth_needs_a_name_that_holds_tensors() -> None:
-    (finding,) = diagnose(record(growth=growth())).findings
+def test_growth_needs_work_that_takes_longer_because_of_it_or_much_memory() -> None:
+    slower = suspect(key="sum", seconds=0.002)
+    (finding,) = diagnose(record(suspects=(slower,), growth=growth(suspect="sum"))).findings
     assert finding.cause == "growth"
     assert finding.gain_ms == pytest.approx(20)
     assert "history grows" in finding.evidence
-    assert causes(record(growth=growth(holds_tensors=False))) == ["compute"]
+    assert causes(record(growth=growth())) == ["compute"]
     still = growth(seconds_per_step=0.0, seconds_low=0.0, seconds_high=0.0)
     assert causes(record(growth=still)) == ["compute"]
     assert causes(record(growth=replace(still, bytes_per_step=5e6))) == ["growth"]

@@ -38,6 +38,7 @@ class _Seen:
     name: str
     path: str
     holds_tensors: bool
+    holds_graph: bool = False  # tensors that a backward pass could go through
     lengths: list[int] = field(default_factory=list)
     at: list[int] = field(default_factory=list)
 
@@ -58,6 +59,7 @@ class Grown:
 
     name: str
     holds_tensors: bool
+    holds_graph: bool
     per_step: float
     filler: Place | None  # the line that fills it
 
@@ -78,6 +80,7 @@ class Lengths:
                     if length:
                         key = (path, name, identity)
                         seen = self._seen.setdefault(key, _Seen(name, path, _holds(value)))
+                        seen.holds_graph |= _has_graph(value)
                         seen.lengths.append(length)
                         seen.at.append(step)
             frame = frame.f_back
@@ -87,7 +90,8 @@ class Lengths:
         found = [seen for seen in self._seen.values() if seen.only_grows]
         found.sort(key=lambda seen: (not seen.holds_tensors, -seen.per_step))
         return [
-            Grown(each.name, each.holds_tensors, each.per_step, _filler(each)) for each in found
+            Grown(each.name, each.holds_tensors, each.holds_graph, each.per_step, _filler(each))
+            for each in found
         ]
 
 
@@ -130,6 +134,16 @@ def _holds(value: Any) -> bool:
         return True
     first = next(iter(value.values() if isinstance(value, dict) else value), None)
     return any(isinstance(leaf, torch.Tensor) for leaf in tree_leaves(first))
+
+
+def _has_graph(value: Any) -> bool:
+    """Of a container the newest element speaks: early ones may have been detached."""
+    if isinstance(value, list | deque):
+        value = value[-1]
+    elif isinstance(value, dict):
+        value = next(reversed(value.values()))
+    leaves = tree_leaves(value) if not isinstance(value, set) else ()
+    return any(isinstance(leaf, torch.Tensor) and leaf.grad_fn is not None for leaf in leaves)
 
 
 def _depth(tensor: torch.Tensor) -> int:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import statistics
 from collections import defaultdict
+from collections.abc import Sequence
 from pathlib import Path
 
 from diagnose.findings import PHASES, Growth, RankTimes, ScriptRecord, Site, Suspect
 from diagnose.measure.script.boundary import OPTIMIZER_STEP
+from diagnose.measure.script.growth import Grown
 from diagnose.measure.script.observer import Observer
 from diagnose.measure.script.plan import fewest_steps
 from diagnose.measure.script.suspects import group_samples
@@ -95,7 +97,7 @@ def _growth(observer: Observer) -> Growth | None:
         return None
     slope = _slope([(float(step), seconds) for step, seconds in observer.all_plain])
     memory = _slope([(float(step), float(size)) for step, size in observer.memory])
-    slower = _grown_suspect(observer) if slope.center else None
+    slower = _grown_suspect(observer, grown) if slope.center else None
     first = grown[0]
     filled = observer.sources.site_of(first.filler) if first.filler is not None else None
     return Growth(
@@ -123,8 +125,11 @@ def _slope(points: list[tuple[float, float]]) -> Interval:
     return interval
 
 
-def _grown_suspect(observer: Observer) -> Suspect | None:
-    """The work that grows from the early to the late samples far more than all the rest."""
+def _grown_suspect(observer: Observer, grown: Sequence[Grown]) -> Suspect | None:
+    """The work that grows from the early to the late samples far more than all the rest.
+
+    It must have to do with what grows: use its name, or be the backward pass of a kept graph.
+    """
     if not observer.late_steps or not observer.early_steps:
         return None
     spine = observer.spine()
@@ -135,7 +140,15 @@ def _grown_suspect(observer: Observer) -> Suspect | None:
             (observer.late, observer.late_steps),
         )
     )
-    best = max(late, key=lambda key: late[key] - early.get(key, 0.0), default="")
+    names = [each.name.rpartition(".")[2] for each in grown]
+    has_graph = any(each.holds_graph for each in grown)
+    able = [
+        key
+        for key, group in observer.groups().items()
+        if key in late
+        if (has_graph and key == "backward") or any(map(group.mentions, names))
+    ]
+    best = max(able, key=lambda key: late[key] - early.get(key, 0.0), default="")
     before, after = early.get(best, 0.0), late.get(best, 0.0)
     rest_before, rest_after = sum(early.values()) - before, sum(late.values()) - after
     # A busy neighbour slows everything down; what grows does so alone.

@@ -18,6 +18,10 @@ from diagnose.measure.script.record import build_record, own_times
 
 # Enough for a process of the script's to end by itself once it is asked to.
 LONGEST_GOODBYE_SECONDS = 3.0
+COMPILED = (
+    "torch.compile is at work: operators and FLOPs were counted in steps that ran without it, so "
+    "that a line may ask for fewer than are told"
+)
 
 
 class Session:
@@ -74,6 +78,8 @@ class Session:
                 # Times of ranks that wait for one that failed are no times of steps.
                 why = f"{self._ranks.complaint} after {record.steps} steps"
                 record = replace(record, missing=why, sampled_steps=0)
+            if _has_compiled():
+                record = replace(record, notes=(*record.notes, COMPILED))
             self._tell(record)
 
     def _leave(self) -> None:
@@ -86,6 +92,12 @@ class Session:
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(0)
+
+
+def _has_compiled() -> bool:
+    """Whether torch.compile has translated anything in this process."""
+    dynamo = sys.modules.get("torch._dynamo.utils")
+    return dynamo is not None and bool(dynamo.counters["frames"]["ok"])
 
 
 def _threads_left() -> bool:

@@ -6,6 +6,8 @@ call beside that is taken as a whole, and so is a loop. Everything else is taken
 
 from __future__ import annotations
 
+import linecache
+import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -41,6 +43,19 @@ class Group:
         """Where most of its time passes in no line of the user's, this one is to be named."""
         if sum(self.spots.values()) < self.seconds / 2:
             self.head = spot
+
+    def mentions(self, name: str) -> bool:
+        """Whether its functions use this name; of a module, which uses all, its own lines."""
+        for code, line in self.spots:
+            if code.co_name != "<module>":
+                if name in (*code.co_names, *code.co_varnames, *code.co_freevars):
+                    return True
+                continue
+            lines = self.span or Span(line, line)
+            text = "".join(linecache.getlines(code.co_filename)[lines.first - 1 : lines.last])
+            if re.search(rf"\b{re.escape(name)}\b", text):
+                return True
+        return False
 
     @property
     def hottest(self) -> Spot | None:
