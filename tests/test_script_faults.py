@@ -267,3 +267,31 @@ def test_the_scripts_error_is_shown_by_its_own_hook(
     assert (end.code, end.error) == (1, "ValueError")
     assert capsys.readouterr().err == "own hook ['<module>', 'train']\n"
     assert "(code 1) after 10 steps; at least" in record.missing
+
+
+def test_an_unchanged_window_is_not_to_blame(tmp_path: Path) -> None:
+    """What the script raises in a step that nothing was changed in is the script's own."""
+    end, record, _ = run_script(
+        script_of(
+            tmp_path,
+            """
+            names = torch.optim.SGD.step.__code__, update.__code__
+            for step in range(400):
+                update()
+                if step > 25 and (torch.optim.SGD.step.__code__, update.__code__) == names:
+                    flags = [group.get("fused") or group.get("foreach") for group
+                             in optimizer.param_groups]
+                    if not any(flags):
+                        raise ValueError("mine")
+            """,
+        ),
+        FAST,
+    )
+    assert end.error == "ValueError"
+    assert not [each for each in record.changes if each.failed]
+
+
+def test_too_few_steps_for_a_map_are_no_health(tmp_path: Path) -> None:
+    _, _, diagnosis = run_script(script_of(tmp_path, "for _ in range(22): update()\n"), FAST)
+    assert diagnosis.findings == ()
+    assert diagnosis.sentence.startswith("Nothing can be told")

@@ -130,12 +130,15 @@ def test_only_what_always_grows_is_called_growing(tmp_path: Path) -> None:
     code = """
     def loop(look):
         kept, losses, window, depth = [], [], [0], tensor([1.0], requires_grad=True)
-        total = depth
+        total, unread, copied = depth, [], []
         for step in range(9):
             kept.append(tensor([1.0]))
             losses.append(1.0)
             window = [0] * (step % 3 + 1)
             total = total + depth
+            unread = unread if step % 7 else []
+            unread.append(step)
+            copied = [*copied, step]
             look(step)
     """
     path = write_script(tmp_path, code)
@@ -144,12 +147,12 @@ def test_only_what_always_grows_is_called_growing(tmp_path: Path) -> None:
     lengths = Lengths(Sources(tmp_path))
     scope["loop"](lambda step: lengths.look(sys._getframe(1), step))
     grown = {each.name: each for each in lengths.growing()}
-    assert set(grown) == {"kept", "losses", "total"}
+    assert set(grown) == {"kept", "losses", "total", "copied"}
     assert grown["kept"].holds_tensors
     assert not grown["losses"].holds_tensors
     assert {name for name, each in grown.items() if each.holds_graph} == {"total"}
     lines = {name: each.filler.line for name, each in grown.items() if each.filler is not None}
-    assert lines == {"kept": 6, "losses": 7, "total": 9}
+    assert lines == {"kept": 6, "losses": 7, "total": 9, "copied": 12}
     assert FEWEST_LOOKS <= 9
 
 

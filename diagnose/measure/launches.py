@@ -121,7 +121,14 @@ class Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        return self.run(func, args, kwargs or {})
+        kwargs = kwargs or {}
+        # In inference mode composite operators arrive whole, and only their parts have FLOPs.
+        if torch.is_inference_mode_enabled() and isinstance(func, torch._ops.OpOverload):
+            with self:
+                result = func.decompose(*args, **kwargs)
+            if result is not NotImplemented:
+                return result
+        return self.run(func, args, kwargs)
 
     def run(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Run the operator and note what it did."""

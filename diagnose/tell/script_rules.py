@@ -99,7 +99,7 @@ def diagnose(record: ScriptRecord) -> Diagnosis:
         findings = [_healthy(record, mean)]
     return Diagnosis(
         schema=SCHEMA,
-        sentence=_sentence(record, step, findings),
+        sentence=_sentence(record, step, findings, open_),
         step_ms=step,
         steps=record.steps,
         overhead={"share": record.hook_seconds / mean if mean else 0.0},
@@ -320,7 +320,10 @@ def _phases(record: ScriptRecord, mean: float) -> dict[str, float]:
 
 
 def _sentence(
-    record: ScriptRecord, step: StepTime | None, findings: Sequence[ScriptFinding]
+    record: ScriptRecord,
+    step: StepTime | None,
+    findings: Sequence[ScriptFinding],
+    undecided: Sequence[Undecided],
 ) -> str:
     if step is None:
         return "Nothing can be told: no step was timed."
@@ -329,7 +332,9 @@ def _sentence(
     takes = f"A step of {record.script} takes {number(mean)} ms on average"
     first = findings[0]
     if first.cause == "compute":
-        return f"{takes}, and nothing that was tried or seen gives back more than 5 % of it."
+        open_ = dict.fromkeys(each.cause for each in undecided if each.cause != "compute")
+        ending = f"; undecided: {', '.join(open_)}" if open_ else ""
+        return f"{takes}, and nothing that could be decided gives back more than 5 % of it{ending}."
     how = "tried" if first.verified else "estimated"
     return (
         f"{takes}; {number(first.gain_ms, 3)} ms of it ({percent(first.share)}) is {first.cause} "

@@ -132,7 +132,8 @@ class _Watch:
 def _find_owner(code: CodeType) -> CodeType:
     """The function that a comprehension is part of, which has code of its own."""
     while code.co_name in _COMPREHENSIONS:
-        functions = (each for each in gc.get_objects() if isinstance(each, FunctionType))
+        # By type: asking an object for its class may wake a deprecated one that warns.
+        functions = (each for each in gc.get_objects() if type(each) is FunctionType)
         owners = (each.__code__ for each in functions)
         inner = code
         found = next((each for each in owners if any(c is inner for c in each.co_consts)), None)

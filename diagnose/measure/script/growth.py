@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any
 
 import torch
@@ -69,17 +69,21 @@ class Lengths:
 
     def __init__(self, sources: Sources) -> None:
         self._sources = sources
-        self._seen: dict[tuple[str, str, int], _Seen] = {}
+        # By their names: a list that is exchanged for an empty one has not grown.
+        self._seen: dict[tuple[CodeType, str], _Seen] = {}
 
     def look(self, frame: FrameType | None, step: int) -> None:
+        met: set[CodeType] = set()
         while frame is not None:
-            if self._sources.is_users(frame.f_code):
-                path = frame.f_code.co_filename
+            code = frame.f_code
+            if self._sources.is_users(code) and code not in met:
+                met.add(code)  # a function that calls itself has several things of one name
                 for name, value in _named(frame):
-                    length, identity = _length(value)
+                    length = _length(value)
                     if length:
-                        key = (path, name, identity)
-                        seen = self._seen.setdefault(key, _Seen(name, path, _holds(value)))
+                        seen = self._seen.setdefault(
+                            (code, name), _Seen(name, code.co_filename, _holds(value))
+                        )
                         seen.holds_graph |= _has_graph(value)
                         seen.lengths.append(length)
                         seen.at.append(step)
@@ -119,13 +123,12 @@ def _named(frame: FrameType) -> Iterator[tuple[str, Any]]:
             yield from ((f"{name}.{member}", each) for member, each in list(members.items()))
 
 
-def _length(value: Any) -> tuple[int, int]:
-    """How long, and which one; a tensor is known by its name, since it is new every step."""
+def _length(value: Any) -> int:
     if isinstance(value, _CONTAINERS):
-        return len(value), id(value)
+        return len(value)
     if isinstance(value, torch.Tensor):
-        return (_depth(value) if value.grad_fn is not None else max(value.shape, default=0)), 0
-    return 0, 0
+        return _depth(value) if value.grad_fn is not None else max(value.shape, default=0)
+    return 0
 
 
 def _holds(value: Any) -> bool:

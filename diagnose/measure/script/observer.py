@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 
+from bench.out_of_memory import is_out_of_memory
 from diagnose.findings import Ceilings, Loader, Site, Suspect, Wanted
 from diagnose.measure.device import Device, open_device
 from diagnose.measure.script.boundary import OPTIMIZER_STEP, Boundary
@@ -118,10 +119,11 @@ class Observer:
 
     def caused(self, error: BaseException) -> bool:
         """Whether a change of ours made the script fail; what was measured before still counts."""
-        if self.stage not in ("mapped", "tried"):
+        reason = f"{type(error).__name__}: {one_sentence(str(error))}"
+        memory = isinstance(error, Exception) and is_out_of_memory(error, torch.OutOfMemoryError)
+        if not self.map.is_watching and not self.trials.fail(reason, memory=memory):
             return False
-        self.failed = f"{type(error).__name__}: {one_sentence(str(error))}"
-        self.trials.fail(self.failed)
+        self.failed = reason
         return True
 
     def close(self) -> None:

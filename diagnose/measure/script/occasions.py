@@ -50,6 +50,10 @@ class LeftOut:
     def remove(self) -> None:
         self._exchange.remove()
 
+    @property
+    def is_left_out(self) -> bool:
+        return self._leaves_out and self._calls > 0
+
     def end_step(self, seconds: float) -> None:
         """All calls of a step are treated alike, and so is everything within a pair."""
         if not self._calls:
@@ -89,6 +93,11 @@ class Occasions:
     def remove(self) -> None:
         for each in self._found:
             each.remove()
+
+    @property
+    def leaves_out(self) -> bool:
+        """Whether something was left out in this step."""
+        return any(each.is_left_out for each in self._found)
 
     def end_step(self, seconds: float) -> None:
         self._steps += 1

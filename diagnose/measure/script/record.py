@@ -36,7 +36,8 @@ def build_record(
         step_seconds=tuple(observer.plain),
         hook_seconds=statistics.median(observer.hook_seconds) if observer.hook_seconds else 0.0,
         phases=_phases(observer),
-        sampled_steps=observer.early_steps + observer.late_steps,
+        # Lines of which no step was mapped cannot be judged, however often they were seen.
+        sampled_steps=observer.early_steps + observer.late_steps if observer.map.steps else 0,
         suspects=tuple(sorted(suspects, key=lambda each: -each.seconds)),
         windows=tuple(observer.trials.windows),
         changes=tuple(observer.trials.changes),
@@ -165,10 +166,17 @@ def _missing(observer: Observer, ended: str) -> str:
         return ""
     needed = fewest_steps(observer.wanted) - observer.steps
     if observer.steps == 0:
+        if observer.boundary.elsewhere:
+            return (
+                f"{ended}; its steps run in another thread than the main one, which is not watched"
+            )
         return f"{ended} before any step: no optimiser stepped and no model was called often enough"
     if needed > 0:
         return f"{ended} after {observer.steps} steps; at least {needed} more are needed"
-    return f"{ended} after {observer.steps} steps, during the pass '{observer.stage}'"
+    missing = f"{ended} after {observer.steps} steps, during the pass '{observer.stage}'"
+    if not observer.map.steps:
+        missing += f"; --steps {observer.steps} would fit all passes into so many"
+    return missing
 
 
 def own_times(observer: Observer, rank: int) -> RankTimes:

@@ -24,6 +24,7 @@ from diagnose.measure.script.where import Sources, Spot
 # Enough that a step does not find its own batch in the caches; more would only cost memory.
 MOST_KEPT = 4
 MOST_KEPT_BYTES = 100_000_000
+LARGE_BATCH_BYTES = 5_000_000
 _CONVERSIONS = ("to", "cuda", "float", "double", "half", "bfloat16", "type", "contiguous")
 
 Mode = Literal["", "replay", "join"]
@@ -51,10 +52,11 @@ class Feed:
     batches: list[Any] = field(default_factory=list)
     served: int = 0
     joined: Any = None
+    distinct: int = MOST_KEPT  # so many of the batches are handed out in turn
 
     def serve(self, mode: Mode) -> Any:
         self.served += 1
-        kept = self.batches[self.served % len(self.batches)]
+        kept = self.batches[self.served % min(self.distinct, len(self.batches))]
         if mode == "join":
             kept = self.joined
         # A step may take things out of its batch; the tensors themselves are shared.
@@ -170,16 +172,25 @@ class KeptCopies:
             for leaf in tree_leaves(feed.batches)
             if isinstance(leaf, torch.Tensor)
         }
+        for feed in self._feeds.feeds.values():
+            # A conversion may be several times as large as its batch, and all are kept.
+            large = any(_nbytes(each) > LARGE_BATCH_BYTES for each in feed.batches)
+            feed.distinct = 1 if large else MOST_KEPT
+        self._own = {name: vars(torch.Tensor).get(name) for name in _CONVERSIONS}
         for name in _CONVERSIONS:
             setattr(torch.Tensor, name, self._keeping(name, storages))
 
     def remove(self) -> None:
-        for name in _CONVERSIONS:
-            # The original stands in the base class, below the one that was put over it.
-            delattr(torch.Tensor, name)
+        for feed in self._feeds.feeds.values():
+            feed.distinct = MOST_KEPT
+        for name, own in self._own.items():
+            if own is None:  # the original stands in the base class
+                delattr(torch.Tensor, name)
+            else:  # the script has put one of its own there
+                setattr(torch.Tensor, name, own)
 
     def _keeping(self, name: str, storages: set[int]) -> Any:
-        original, results = getattr(torch._C.TensorBase, name), self._results
+        original, results = getattr(torch.Tensor, name), self._results
 
         def convert(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
             memory = tensor.untyped_storage().data_ptr()

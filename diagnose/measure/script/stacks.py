@@ -21,7 +21,7 @@ import torch.utils.data.dataloader as loading
 from torch.autograd.graph import _engine_run_backward
 
 from diagnose.findings import Phase
-from diagnose.measure.script.where import Sources, Spot
+from diagnose.measure.script.where import Sources, Spot, line_of
 
 PERIOD_SECONDS = 0.002
 # The interpreter hands over after this long; its usual 5 ms would skip short lines of Python.
@@ -131,7 +131,7 @@ class Stacks(threading.Thread):
             if kind is None:
                 kind = self._kinds[code] = self._kind(code)
             if kind == "user":
-                spots.append(Spot(code, frame.f_lineno))
+                spots.append(Spot(code, line_of(frame)))
             elif kind == "tool":
                 # The user's code below it was called by this suite to be watched.
                 return Stack("input", tuple(spots), len(spots)) if spots else None

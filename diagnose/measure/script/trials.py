@@ -44,10 +44,21 @@ class Trials:
     def occasions(self) -> list[Occasion]:
         return self._occasions.record() if self._occasions is not None else []
 
-    def fail(self, reason: str) -> None:
-        """The script did not survive what is being tried."""
-        if self._trying is not None:
+    def fail(self, reason: str, *, memory: bool) -> bool:
+        """The script did not survive what is being tried, if anything is.
+
+        Memory may be short in an unchanged window too: what was tried before has left its marks
+        in the heap, and kept batches are still there.
+        """
+        if self._trying is None:
+            return False
+        if self._trying.name not in (PLAIN, AGAIN):
             self.changes.append(_change(self._trying, failed=reason))
+            return True
+        if memory:
+            what = "changes before this step had been undone, but left less memory free"
+            self.changes.append(Change("memory", "allocation", PLAIN, what, None, failed=reason))
+        return memory or (self._occasions is not None and self._occasions.leaves_out)
 
     def abandon(self) -> None:
         """Undo what is being tried, whatever state the run ended in."""

@@ -128,11 +128,13 @@ class StepMap:
         self._device = device
         self._forwards = forwards
         self._modes: contextlib.ExitStack | None = None
+        self._running: set[Place] = set()
         self._births: dict[int, frozenset[Spot]] = {}
 
     def begin(self) -> None:
         self.steps.append(StepWork())
         self._births.clear()
+        self._running = {spot.place for spot in self._sources.spots(sys._getframe(1))}
         self._watch = _ScriptWatch(self._sources, self._device)
         self._modes = contextlib.ExitStack()
         self._modes.enter_context(_Results(self._watch, self))
@@ -142,6 +144,10 @@ class StepMap:
         earlier = sys.getprofile()
         sys.setprofile(self._note_call)
         self._modes.callback(sys.setprofile, earlier)
+
+    @property
+    def is_watching(self) -> bool:
+        return self._modes is not None
 
     def end(self) -> None:
         if self._modes is None:
@@ -157,7 +163,10 @@ class StepMap:
             line.trips = self._trips(place, tally)
 
     def _trips(self, place: Place | None, tally: Tally) -> int:
-        return 0 if place is None else count_trips(self._watch.lines, place, tally)
+        if place is None:
+            return 0
+        # A line that was running before the step began was not called in it.
+        return 1 if place in self._running else count_trips(self._watch.lines, place, tally)
 
     def note(self, inputs: list[torch.Tensor], outputs: list[torch.Tensor]) -> None:
         if self._watch.last is None:
