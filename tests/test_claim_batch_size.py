@@ -140,9 +140,9 @@ def test_an_answer_counts_when_a_fresh_process_ran_it() -> None:
 
 
 def test_a_batch_that_fits_must_run_in_the_sweep() -> None:
-    broke = StageResult("sweep", "Batch sizes", "failed", "CUDA out of memory")
+    broke = StageResult("sweep", "Batch sizes", "failed", "out of memory: CUDA")
     found = result("002-30", replace(crops(4, 20), sweep=broke))
-    assert (found.verdict, found.condition) == ("REFUTED", "CUDA out of memory")
+    assert (found.verdict, found.condition) == ("REFUTED", "out of memory: CUDA")
     other = StageResult("sweep", "Batch sizes", "failed", "KeyError: 'x'")
     assert result("002-30", replace(crops(4, 20), sweep=other)).verdict == "CONFIRMED"
 
