@@ -218,6 +218,7 @@ class ScriptRecord:
     growth: Growth | None
     ranks: tuple[RankTimes, ...]
     ceilings: Ceilings | None
+    update_bytes: int = 0  # of parameters, gradients and states: what one update has to move
     missing: str = ""  # why this record is not complete
     notes: tuple[str, ...] = ()
 

@@ -156,6 +156,24 @@ def test_only_what_always_grows_is_called_growing(tmp_path: Path) -> None:
     assert FEWEST_LOOKS <= 9
 
 
+def test_hooks_that_are_registered_again_and_again_grow(tmp_path: Path) -> None:
+    code = """
+    def loop(look, model):
+        for step in range(9):
+            model.register_forward_hook(print)
+            look(step)
+    """
+    path = write_script(tmp_path, code)
+    scope: dict[str, Any] = {}
+    exec(compile(path.read_text(), str(path), "exec"), scope)
+    lengths = Lengths(Sources(tmp_path))
+    scope["loop"](lambda step: lengths.look(sys._getframe(1), step), torch.nn.Linear(2, 2))
+    (grown,) = lengths.growing()
+    assert grown.name == "model.hooks"
+    assert grown.filler is not None
+    assert grown.filler.line == 4
+
+
 def test_batches_are_kept_served_joined_and_converted_once() -> None:
     feeds = Feeds(Sources(Path(__file__).parents[1]))
     feeds.watch_construction()

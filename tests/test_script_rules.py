@@ -365,3 +365,23 @@ def test_kept_values_do_not_belittle_a_loop_around_the_reads() -> None:
     found = diagnose(record(suspects=(seen,), changes=(kept,), windows=blocks(kept_values=0.09)))
     assert [each.cause for each in found.findings] == ["sync"]
     assert found.findings[0].gain_ms == pytest.approx(40.0)
+
+
+@pytest.mark.parametrize(
+    ("needed_bytes", "expected"), [(10**8, "optimizer"), (25 * 10**7, "compute")]
+)
+def test_an_update_of_ones_own_is_held_against_one_pass_over_its_tensors(
+    needed_bytes: int, expected: str
+) -> None:
+    own = suspect(
+        phase="optimizer",
+        seconds=0.03,
+        operator_seconds=0.03,
+        launches=168,
+        trips=24,
+        moved_bytes=3 * 10**8,
+    )
+    found = diagnose(record(suspects=(own,), update_bytes=needed_bytes))
+    assert found.findings[0].cause == expected
+    if expected == "optimizer":
+        assert found.findings[0].gain_ms == pytest.approx(20.0)

@@ -72,6 +72,20 @@ PLANTED = {
         while True:
             update(torch.randn(8, 64))
         """,
+    "launch in a plain function": """
+        weight = torch.ones(64, requires_grad=True)
+        optimizer = torch.optim.SGD([weight], lr=1e-6)
+        square = torch.randn(384, 384)
+        def spread(x):
+            return torch.stack([x[0, each % 64] * weight[each % 64] for each in range(256)])  # here
+        def predict(x):
+            return spread(x).sum() + (square @ (square * weight.sum())).mean()
+        while True:
+            loss = predict(torch.randn(8, 64))
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+        """,
     "recompute": """
         def positions():
             table = torch.arange(200_000, dtype=torch.float32)

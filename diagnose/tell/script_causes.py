@@ -96,7 +96,11 @@ def _needed_seconds(suspect: Suspect, record: ScriptRecord) -> float:
     if ceilings is None or not ceilings.flops_per_second or not ceilings.bytes_per_second:
         return 0.0
     arithmetic = suspect.flops / ceilings.flops_per_second
-    return max(arithmetic, suspect.moved_bytes / ceilings.bytes_per_second)
+    moved = suspect.moved_bytes
+    if suspect.phase == "optimizer":
+        # One pass over all tensors is enough, however many operators there are now.
+        moved = min(moved, record.update_bytes)
+    return max(arithmetic, moved / ceilings.bytes_per_second)
 
 
 def _estimate(

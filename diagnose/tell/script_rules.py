@@ -44,6 +44,8 @@ from diagnose.tell.units import number, percent, scale, scaled
 # A larger batch changes the training, so it is only named where half of a step is cost that
 # does not grow with the batch.
 FIXED_SHARE = 0.5
+# Times what was seen to pass in the loader: replaying batches cannot give back more.
+MOST_OF_SEEN = 1.25
 
 
 def diagnose(record: ScriptRecord) -> Diagnosis:
@@ -226,6 +228,10 @@ def _merge(claims: Sequence[Claim]) -> list[Claim]:
 
 def _proven(seen: Claim, proof: Claim) -> Claim:
     gain = _saved_of_doubled(seen, proof) if proof.doubles else proof.gain
+    if seen.suspect is not None and seen.suspect.phase == "input":
+        # Kept batches are also warm in the caches, and their workers' cores are free.
+        most = MOST_OF_SEEN * bounds(seen.gain)[1]
+        gain = Interval(*(min(each, most) for each in (gain.center, *bounds(gain))))
     site = seen.site or proof.site
     return replace(proof, site=site, cause=seen.cause, gain=gain, suspect=seen.suspect)
 

@@ -18,9 +18,9 @@ def main():
     torch.manual_seed(0)
     torch.set_num_threads(2)
     data = TensorDataset(torch.randn(40_000, 128), torch.randint(10, (40_000,)))
-    loader = DataLoader(data, batch_size=384, num_workers=0, drop_last=True)
+    loader = DataLoader(data, batch_size=128, num_workers=0, drop_last=True)
     model = nn.Sequential(
-        nn.Linear(128, 1536), nn.ReLU(), nn.Linear(1536, 1536), nn.ReLU(), nn.Linear(1536, 10)
+        nn.Linear(128, 2560), nn.ReLU(), nn.Linear(2560, 2560), nn.ReLU(), nn.Linear(2560, 10)
     )
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     step = 0

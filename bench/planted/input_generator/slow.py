@@ -20,7 +20,7 @@ def make_texts(count):
 def count_words(text):
     counts = [0.0] * FEATURES
     for word in text.split():
-        counts[zlib.crc32(word.encode()) % FEATURES] += 1.0  # culprit: input
+        counts[zlib.crc32(word.encode()) % FEATURES] += 1.0  # cost: input
     return counts
 
 
@@ -29,7 +29,8 @@ def read_batches(texts):
     while True:
         chosen = [texts[(start + place) % len(texts)] for place in range(BATCH)]
         labels = torch.tensor([len(text) % 10 for text in chosen])
-        yield torch.tensor([count_words(text) for text in chosen]), labels
+        counts = [count_words(text) for text in chosen]
+        yield torch.tensor(counts), labels  # culprit: input
         start += BATCH
 
 

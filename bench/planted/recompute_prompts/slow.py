@@ -21,7 +21,7 @@ class NameEncoder(nn.Module):
         )
 
     def forward(self, ids):
-        return F.normalize(self.body(self.embed(ids)).mean(dim=1), dim=1)
+        return F.normalize(self.body(self.embed(ids)).mean(dim=1), dim=1)  # cost: recompute
 
 
 def train(pictures, labels, names, steps):

@@ -24,6 +24,9 @@ from diagnose.measure.script.where import Sources, find_statement
 from diagnose.measure.source_lines import Place
 
 _CONTAINERS = (list, dict, set, deque)
+# Hooks have no name in the script: they are kept by the modules of a model.
+HOOKS = "hooks"
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 # A graph that is longer than this has been growing, or belongs to a very deep model.
 _DEEPEST = 20_000
 # Looked at between so many steps, so that what is filled and emptied in turns is not taken for
@@ -116,6 +119,10 @@ def _named(frame: FrameType) -> Iterator[tuple[str, Any]]:
         if name.startswith("__"):
             continue
         yield name, value
+        if isinstance(value, torch.nn.Module):
+            modules = list(value.modules())
+            hooks = [hook for each in modules for kind in _HOOKS for hook in getattr(each, kind)]
+            yield f"{name}.{HOOKS}", hooks
         members = getattr(value, "__dict__", None)
         if isinstance(members, dict) and not isinstance(
             value, type | types.ModuleType | types.FunctionType | torch.nn.Module
@@ -161,8 +168,12 @@ def _depth(tensor: torch.Tensor) -> int:
 def _filler(seen: _Seen) -> Place | None:
     name = re.escape(seen.name.rpartition(".")[2])
     pattern = (
-        rf"\b{name}\s*(\.(append|appendleft|extend|add|insert|update|setdefault)\(|\+=|\[.*\]\s*=[^=])"
-        rf"|\b{name}\s*=\s*.*\b{name}\b"
+        r"\.register_\w*hook\("
+        if name == HOOKS
+        else (
+            rf"\b{name}\s*(\.(append|appendleft|extend|add|insert|update|setdefault)\(|\+=|\[.*\]\s*=[^=])"
+            rf"|\b{name}\s*=\s*.*\b{name}\b"
+        )
     )
     line = find_statement(seen.path, pattern)
     return None if line is None else Place(seen.path, line, "")

@@ -45,7 +45,7 @@ from diagnose.measure.script.work import StepMap
 from diagnose.measure.words import one_sentence
 from diagnose.stats import FEWEST_FOR_ROBUST_INTERVAL
 
-LOOKS_AT_LENGTHS = 8
+LOOKS_AT_LENGTHS = 24
 ITEM_SECONDS = 0.5
 # A script that goes on after so many stops holds every exception there is.
 MOST_STOPS = 3
@@ -309,7 +309,8 @@ class Observer:
     # --- the picture ---
 
     def spine(self) -> Spine:
-        return Spine(self.ends, add_seconds(self.early, self.late), sorted(self.marks, key=str))
+        samples = add_seconds(self.early, self.late)
+        return Spine(self.ends, samples, sorted(self.marks, key=str), self.map.steps)
 
     def groups(self) -> dict[str, Group]:
         groups = group_samples(add_seconds(self.early, self.late), self.spine())
@@ -326,7 +327,8 @@ class Observer:
         groups, per_step = self.groups(), self.per_step()
         judge = Judge(self.sources, self.map.steps, per_step)
         backward = groups["backward"].seconds * per_step if "backward" in groups else 0.0
-        found = [(group, judge.suspect(group, backward)) for group in groups.values()]
+        parts = [part for group in groups.values() for part in judge.split(group)]
+        found = [(group, judge.suspect(group, backward)) for group in parts]
         return [(group, suspect) for group, suspect in found if suspect is not None]
 
     def per_step(self) -> float:

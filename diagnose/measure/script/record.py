@@ -7,9 +7,11 @@ from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 
+import torch
+
 from diagnose.findings import PHASES, Growth, RankTimes, ScriptRecord, Site, Suspect
 from diagnose.measure.script.boundary import OPTIMIZER_STEP
-from diagnose.measure.script.growth import Grown
+from diagnose.measure.script.growth import HOOKS, Grown
 from diagnose.measure.script.observer import Observer
 from diagnose.measure.script.plan import fewest_steps
 from diagnose.measure.script.suspects import group_samples
@@ -49,8 +51,21 @@ def build_record(
         growth=_growth(observer),
         ranks=ranks,
         ceilings=observer.ceilings() if observer.early_steps else None,
+        update_bytes=_update_bytes(observer),
         missing=_missing(observer, ended),
     )
+
+
+def _update_bytes(observer: Observer) -> int:
+    """Every parameter and state is read and written once, every gradient read."""
+    total = 0
+    for optimizer in observer.boundary.optimizers:
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                states = optimizer.state.get(parameter, {}).values()
+                sizes = [each.nbytes for each in states if isinstance(each, torch.Tensor)]
+                total += 3 * parameter.nbytes + 2 * sum(sizes)
+    return total
 
 
 def _phases(observer: Observer) -> dict[str, float]:
@@ -129,7 +144,8 @@ def _slope(points: list[tuple[float, float]]) -> Interval:
 def _grown_suspect(observer: Observer, grown: Sequence[Grown]) -> Suspect | None:
     """The work that grows from the early to the late samples far more than all the rest.
 
-    It must have to do with what grows: use its name, or be the backward pass of a kept graph.
+    It must have to do with what grows: use its name, be the backward pass of a kept graph, or
+    the model that has ever more hooks.
     """
     if not observer.late_steps or not observer.early_steps:
         return None
@@ -147,7 +163,9 @@ def _grown_suspect(observer: Observer, grown: Sequence[Grown]) -> Suspect | None
         key
         for key, group in observer.groups().items()
         if key in late
-        if (has_graph and key == "backward") or any(map(group.mentions, names))
+        if (has_graph and key == "backward")
+        or (HOOKS in names and group.phase == "forward")
+        or any(map(group.mentions, names))
     ]
     best = max(able, key=lambda key: late[key] - early.get(key, 0.0), default="")
     before, after = early.get(best, 0.0), late.get(best, 0.0)

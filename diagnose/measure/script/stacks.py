@@ -21,11 +21,13 @@ import torch.utils.data.dataloader as loading
 from torch.autograd.graph import _engine_run_backward
 
 from diagnose.findings import Phase
+from diagnose.measure.process import wake_on_time
 from diagnose.measure.script.where import Sources, Spot, line_of
 
 PERIOD_SECONDS = 0.002
-# The interpreter hands over after this long; its usual 5 ms would skip short lines of Python.
-SWITCH_SECONDS = 0.0002
+# The interpreter hands over after this long. A thread that lets go of it for a moment more often
+# than that, as calls of small operators do, would never be asked to, and take it back each time.
+SWITCH_SECONDS = 0.00001
 
 _TORCH = os.path.dirname(torch.__file__) + os.sep
 _CODES: dict[CodeType, Phase] = {
@@ -100,6 +102,7 @@ class Stacks(threading.Thread):
         sys.setswitchinterval(self._usual_switch)
 
     def run(self) -> None:
+        wake_on_time()
         while True:
             self._wanted.wait()
             time.sleep(PERIOD_SECONDS)

@@ -10,7 +10,7 @@ import linecache
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import CodeType
 
 from diagnose.findings import Phase, Suspect
@@ -72,7 +72,14 @@ class Spine:
         ends: Iterable[Spot],
         samples: Mapping[Stack, float],
         marks: Sequence[tuple[Spot, ...]],
+        steps: Sequence[StepWork] = (),
     ) -> None:
+        self._trained = {
+            (place.path, place.line)
+            for step in steps
+            for place, line in step.lines.items()
+            if place is not None and line.backward_seconds
+        }
         self.anchors: dict[CodeType, set[int]] = {}
         for spot in ends:
             self._add(spot)
@@ -96,6 +103,10 @@ class Spine:
 
     def __contains__(self, spot: Spot) -> bool:
         return spot.code in self.anchors
+
+    def trains(self, spot: Spot) -> bool:
+        """Whether a backward pass goes through this line, be it in a module or a plain function."""
+        return (spot.code.co_filename, spot.line) in self._trained
 
     @property
     def evaluating(self) -> set[CodeType]:
@@ -143,6 +154,8 @@ def _group(stack: Stack, spine: Spine) -> Group:
     inner = stack.spots[0]
     if phase in ("input", "optimizer", "backward"):
         return Group(phase, phase)
+    if phase == "host" and spine.trains(inner):
+        phase = "forward"
     if phase == "host":
         called = [spot for spot in stack.spots if spot not in spine]
         if called:
@@ -202,6 +215,18 @@ class Judge:
             feeds=self._feeds(group),
             of_function=group.code is not None,
         )
+
+    def split(self, group: Group) -> list[Group]:
+        """Lines of a function that give the same results in every step, and the others."""
+        again = {spot: each for spot, each in group.spots.items() if spot.place in self._repeated}
+        if group.code is None or not again or len(again) == len(group.spots):
+            return [group]
+        seconds = sum(again.values())
+        rest = {spot: each for spot, each in group.spots.items() if spot not in again}
+        return [
+            replace(group, seconds=group.seconds - seconds, spots=rest),
+            Group(f"repeated {group.key}", group.phase, seconds=seconds, spots=again),
+        ]
 
     def _places(self, group: Group) -> set[Place]:
         places = {spot.place for spot in group.spots}
