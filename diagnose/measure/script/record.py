@@ -23,6 +23,8 @@ SMALLEST_GROWTH_BYTES = 64 * 1024
 # Late against early time of the work that grows, beyond what everything else has changed by.
 GROWN = 1.25
 MOST_RATES = 60
+# Of a step: below it, work that uses what grows does not explain that steps become slower.
+SMALLEST_USE = 0.1
 
 
 def build_record(
@@ -113,7 +115,10 @@ def _growth(observer: Observer) -> Growth | None:
         return None
     slope = _slope([(float(step), seconds) for step, seconds in observer.all_plain])
     memory = _slope([(float(step), float(size)) for step, size in observer.memory])
-    slower = _grown_suspect(observer, grown) if slope.center else None
+    able = _able_to_grow(observer, grown)
+    slower = None
+    if slope.center:
+        slower = _grown_suspect(observer, able) or _largest(observer, able)
     first = grown[0]
     filled = observer.sources.site_of(first.filler) if first.filler is not None else None
     return Growth(
@@ -141,12 +146,31 @@ def _slope(points: list[tuple[float, float]]) -> Interval:
     return interval
 
 
-def _grown_suspect(observer: Observer, grown: Sequence[Grown]) -> Suspect | None:
-    """The work that grows from the early to the late samples far more than all the rest.
-
-    It must have to do with what grows: use its name, be the backward pass of a kept graph, or
-    the model that has ever more hooks.
+def _able_to_grow(observer: Observer, grown: Sequence[Grown]) -> list[str]:
+    """Work that has to do with what grows: it uses its name, is the backward pass of a kept
+    graph, or the model that has ever more hooks.
     """
+    names = [each.name.rpartition(".")[2] for each in grown]
+    has_graph = any(each.holds_graph for each in grown)
+    return [
+        key
+        for key, group in observer.groups().items()
+        if (has_graph and key == "backward")
+        or (HOOKS in names and group.phase == "forward")
+        or any(map(group.mentions, names))
+    ]
+
+
+def _largest(observer: Observer, able: Sequence[str]) -> Suspect | None:
+    """Where nothing was seen late enough to compare, the most of what uses it, if it is much."""
+    found = [each for _, each in observer.suspects() if each.key in able]
+    best = max(found, key=lambda each: each.seconds, default=None)
+    worth = SMALLEST_USE * observer.typical_seconds()
+    return best if best is not None and best.seconds >= worth else None
+
+
+def _grown_suspect(observer: Observer, able: Sequence[str]) -> Suspect | None:
+    """The work that grows from the early to the late samples far more than all the rest."""
     if not observer.late_steps or not observer.early_steps:
         return None
     spine = observer.spine()
@@ -157,17 +181,11 @@ def _grown_suspect(observer: Observer, grown: Sequence[Grown]) -> Suspect | None
             (observer.late, observer.late_steps),
         )
     )
-    names = [each.name.rpartition(".")[2] for each in grown]
-    has_graph = any(each.holds_graph for each in grown)
-    able = [
-        key
-        for key, group in observer.groups().items()
-        if key in late
-        if (has_graph and key == "backward")
-        or (HOOKS in names and group.phase == "forward")
-        or any(map(group.mentions, names))
-    ]
-    best = max(able, key=lambda key: late[key] - early.get(key, 0.0), default="")
+    best = max(
+        (key for key in able if key in late),
+        key=lambda key: late[key] - early.get(key, 0.0),
+        default="",
+    )
     before, after = early.get(best, 0.0), late.get(best, 0.0)
     rest_before, rest_after = sum(early.values()) - before, sum(late.values()) - after
     # A busy neighbour slows everything down; what grows does so alone.
