@@ -90,8 +90,9 @@ def diagnose_here(*arguments: object, **extra: str) -> Outcome:
     return Outcome(code, said.getvalue(), complained.getvalue())
 
 
-def launch(words: Sequence[str], extra: Mapping[str, str]) -> Outcome:
-    done = subprocess.run(
+def start(words: Sequence[str], extra: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
+    """Run it to its end, whatever it says."""
+    return subprocess.run(
         words,
         cwd=ROOT,
         env=environment(extra),
@@ -101,6 +102,10 @@ def launch(words: Sequence[str], extra: Mapping[str, str]) -> Outcome:
         stdin=subprocess.DEVNULL,
         check=False,
     )
+
+
+def launch(words: Sequence[str], extra: Mapping[str, str]) -> Outcome:
+    done = start(words, extra)
     assert "Traceback" not in done.stderr, done.stderr
     return Outcome(done.returncode, done.stdout, done.stderr)
 

@@ -13,7 +13,7 @@ import pytest
 from diagnose.__main__ import main
 from diagnose.findings import CAUSES
 from diagnose.measure.script.program import NoScript, run_program
-from tests.cli import ROOT, TIMEOUT_SECONDS, command, environment
+from tests.cli import ROOT, TIMEOUT_SECONDS, command, environment, start
 from tests.script_runs import write_script
 
 TRAINING = """
@@ -31,16 +31,7 @@ def update():
 
 
 def run(*words: object, **extra: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        command("script", *words),
-        cwd=ROOT,
-        env=environment(extra),
-        capture_output=True,
-        text=True,
-        timeout=TIMEOUT_SECONDS,
-        stdin=subprocess.DEVNULL,
-        check=False,
-    )
+    return start(command("script", *words), extra)
 
 
 def never(error: BaseException) -> bool:

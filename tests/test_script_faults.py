@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from diagnose.findings import Wanted
-from tests.cli import ROOT, TIMEOUT_SECONDS, command, environment
+from tests.cli import ROOT, command, start
 from tests.script_runs import run_script, write_script
 
 FAST = Wanted(steps=30, seconds=1.0, warmup=2)
@@ -38,16 +38,7 @@ def script_of(directory: Path, code: str) -> Path:
 def launch(
     words: list[str], found: Path, **extra: str
 ) -> tuple[subprocess.CompletedProcess[str], dict[str, Any]]:
-    done = subprocess.run(
-        words,
-        cwd=ROOT,
-        env=environment(extra),
-        capture_output=True,
-        text=True,
-        timeout=TIMEOUT_SECONDS,
-        stdin=subprocess.DEVNULL,
-        check=False,
-    )
+    done = start(words, extra)
     assert found.exists(), done.stderr
     return done, json.loads(found.read_text())
 

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from diagnose.measure.device import Device
+from diagnose.measure.script.tensor_methods import TensorMethods
 from diagnose.measure.script.where import Sources
 
 # Reads of one number work the same on every device; the others only wait for an accelerator.
@@ -40,7 +41,7 @@ class KeptValues:
         self._reads: dict[_Site, int] = defaultdict(int)
         self._uses = 0
         self._nbytes = 0
-        self._covered: dict[str, Any] = {}
+        self._methods = TensorMethods()
 
     def record(self) -> None:
         """From here to `remove`, which must be whole steps, every read is noted."""
@@ -54,33 +55,23 @@ class KeptValues:
         self._put(self._replayed)
 
     def remove(self) -> None:
-        while self._covered:
-            name, earlier = self._covered.popitem()
-            if earlier is None:
-                delattr(torch.Tensor, name)  # the original stands in the base class
-            else:
-                setattr(torch.Tensor, name, earlier)
+        self._methods.remove()
 
     def uses(self) -> int:
         """How many reads were answered without reading."""
         return self._uses
 
     def _put(self, read: Callable[[_Site, Any, Any, Any, Any], Any]) -> None:
-        self.remove()
-        for name in _NUMBERS + _COPIES:
-            self._covered[name] = vars(torch.Tensor).get(name)
-            setattr(torch.Tensor, name, self._reading(name, read))
+        def make(name: str, original: Any) -> Any:
+            def method(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+                site = self._site(name, tensor, sys._getframe(1))
+                if site is None:
+                    return original(tensor, *args, **kwargs)
+                return read(site, original, tensor, args, kwargs)
 
-    def _reading(self, name: str, read: Callable[[_Site, Any, Any, Any, Any], Any]) -> Any:
-        original = getattr(torch.Tensor, name)
+            return method
 
-        def method(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-            site = self._site(name, tensor, sys._getframe(1))
-            if site is None:
-                return original(tensor, *args, **kwargs)
-            return read(site, original, tensor, args, kwargs)
-
-        return method
+        self._methods.put(_NUMBERS + _COPIES, make)
 
     def _site(self, name: str, tensor: torch.Tensor, frame: FrameType) -> _Site | None:
         """Where the user reads this value; None if somebody else does, or nothing is waited for."""

@@ -19,6 +19,7 @@ import torch
 import torch.utils.data.dataloader as loading
 from torch.utils._pytree import tree_leaves, tree_map
 
+from diagnose.measure.script.tensor_methods import TensorMethods
 from diagnose.measure.script.where import Sources, Spot
 
 # Enough that a step does not find its own batch in the caches; more would only cost memory.
@@ -164,6 +165,7 @@ class KeptCopies:
     def __init__(self, feeds: Feeds) -> None:
         self._feeds = feeds
         self._results: dict[Any, Any] = {}
+        self._methods = TensorMethods()
 
     def install(self) -> None:
         storages = {
@@ -176,21 +178,15 @@ class KeptCopies:
             # A conversion may be several times as large as its batch, and all are kept.
             large = any(_nbytes(each) > LARGE_BATCH_BYTES for each in feed.batches)
             feed.distinct = 1 if large else MOST_KEPT
-        self._own = {name: vars(torch.Tensor).get(name) for name in _CONVERSIONS}
-        for name in _CONVERSIONS:
-            setattr(torch.Tensor, name, self._keeping(name, storages))
+        self._methods.put(_CONVERSIONS, functools.partial(self._keeping, storages))
 
     def remove(self) -> None:
         for feed in self._feeds.feeds.values():
             feed.distinct = MOST_KEPT
-        for name, own in self._own.items():
-            if own is None:  # the original stands in the base class
-                delattr(torch.Tensor, name)
-            else:  # the script has put one of its own there
-                setattr(torch.Tensor, name, own)
+        self._methods.remove()
 
-    def _keeping(self, name: str, storages: set[int]) -> Any:
-        original, results = getattr(torch.Tensor, name), self._results
+    def _keeping(self, storages: set[int], name: str, original: Any) -> Any:
+        results = self._results
 
         def convert(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
             memory = tensor.untyped_storage().data_ptr()
