@@ -286,3 +286,13 @@ def test_too_few_steps_for_a_map_are_no_health(tmp_path: Path) -> None:
     _, _, diagnosis = run_script(script_of(tmp_path, "for _ in range(22): update()\n"), FAST)
     assert diagnosis.findings == ()
     assert diagnosis.sentence.startswith("Nothing can be told")
+
+
+def test_an_update_moves_every_tensor_once(tmp_path: Path) -> None:
+    code = """
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
+    while True: update()
+    """
+    _, record, _ = run_script(script_of(tmp_path, code), FAST)
+    # Parameter and momentum are read and written, the gradient is read.
+    assert record.update_bytes == 5 * 4 * (16 * 16 + 16)

@@ -13,10 +13,18 @@ from diagnose.findings import Wanted
 from diagnose.measure.script.changes import other_optimizer
 from diagnose.measure.script.growth import FEWEST_LOOKS, Lengths
 from diagnose.measure.script.plan import plan_blocks, plan_counts
-from diagnose.measure.script.replay import MOST_KEPT, Feeds, KeptCopies, join
-from diagnose.measure.script.suspects import Group
+from diagnose.measure.script.replay import (
+    LARGE_BATCH_BYTES,
+    MOST_KEPT,
+    Feed,
+    Feeds,
+    KeptCopies,
+    join,
+)
+from diagnose.measure.script.suspects import Group, Judge
 from diagnose.measure.script.swaps import Swap, can_be_replayed
 from diagnose.measure.script.where import Sources, Span, Spot, block_around, loop_around
+from diagnose.measure.script.work import LineWork, StepWork
 from diagnose.stats import FEWEST_FOR_ROBUST_INTERVAL
 from tests.script_runs import write_script
 
@@ -265,3 +273,36 @@ def test_of_a_module_only_the_lines_themselves_count(tmp_path: Path) -> None:
     loop = Group("loop", "host", span=Span(2, 3), spots={Spot(code, 3): 1.0})
     assert loop.mentions("history")
     assert not Group("line", "host", spots={Spot(code, 4): 1.0}).mentions("history")
+
+
+def test_lines_that_repeat_are_taken_out_of_their_function() -> None:
+    def score() -> int:
+        return 3
+
+    code = score.__code__
+    again, fresh = Spot(code, 1), Spot(code, 2)
+    steps = []
+    for batch in range(2):
+        step = StepWork(inputs=[(float(batch), b"")])
+        step.lines[again.place] = LineWork(forward_seconds=1.0, results=[(7.0, b"")])
+        step.lines[fresh.place] = LineWork(forward_seconds=1.0, results=[(float(batch), b"")])
+        steps.append(step)
+    group = Group("score", "host", code, seconds=5.0, spots={again: 2.0, fresh: 3.0})
+    rest, repeated = Judge(Sources(Path.cwd()), steps, 1.0).split(group)
+    assert (rest.key, rest.code, rest.seconds, list(rest.spots)) == ("score", code, 3.0, [fresh])
+    assert (repeated.code, repeated.seconds, list(repeated.spots)) == (None, 2.0, [again])
+
+
+def test_of_large_batches_only_one_conversion_is_kept() -> None:
+    feeds = Feeds(Sources(Path.cwd()))
+    feed = Feed(None, 2, None, None, 0, 0)
+    feed.batches = [torch.zeros(LARGE_BATCH_BYTES + 1, dtype=torch.uint8) for _ in range(2)]
+    feeds.feeds[0] = feed
+    copies = KeptCopies(feeds)
+    copies.install()
+    try:
+        served = {feed.serve("replay").data_ptr() for _ in range(4)}
+    finally:
+        copies.remove()
+    assert len(served) == 1
+    assert len({feed.serve("replay").data_ptr() for _ in range(4)}) == 2

@@ -385,3 +385,13 @@ def test_an_update_of_ones_own_is_held_against_one_pass_over_its_tensors(
     assert found.findings[0].cause == expected
     if expected == "optimizer":
         assert found.findings[0].gain_ms == pytest.approx(20.0)
+
+
+def test_replaying_batches_gives_back_no_more_than_was_seen_in_the_loader() -> None:
+    """Kept batches are warm in the caches; a fast loader must not be blamed for that."""
+    seen = suspect(phase="input", seconds=0.002)
+    replayed = change("input", variant="replayed batches")
+    windows = blocks(replayed_batches=0.9 * STEP)
+    assert causes(record(suspects=(seen,), changes=(replayed,), windows=windows)) == ["compute"]
+    slow = replace(seen, seconds=0.01)
+    assert causes(record(suspects=(slow,), changes=(replayed,), windows=windows)) == ["input"]
