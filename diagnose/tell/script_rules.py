@@ -212,7 +212,8 @@ def _merge(claims: Sequence[Claim]) -> list[Claim]:
             merged.append(claim)
         elif id(proof) not in used:
             used.add(id(proof))
-            merged.append(_proven(claim, proof) if _decides(proof, claim) else claim)
+            proven = _proven(claim, proof)
+            merged.append(proven if _decides(proven, claim) else claim)
     # Without a line that suffers from anything, a function that could be left out is no cause.
     seen = {each.cause for each in merged}
     return merged + [
@@ -251,9 +252,9 @@ def _saved_of_doubled(seen: Claim, proof: Claim) -> Interval:
     return scale(proof.gain, seen.gain.center / nearest)
 
 
-def _decides(proof: Claim, seen: Claim) -> bool:
+def _decides(proven: Claim, seen: Claim) -> bool:
     """A trial that was too noisy to tell nothing from what was seen leaves it an estimate."""
-    low, high = bounds(proof.gain)
+    low, high = bounds(proven.gain)
     return low > 0 or high < seen.gain.center
 
 
