@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from diagnose.measure.script.replay import (
 from diagnose.measure.script.suspects import Group, Judge
 from diagnose.measure.script.swaps import Swap, can_be_replayed
 from diagnose.measure.script.where import Sources, Span, Spot, block_around, loop_around
-from diagnose.measure.script.work import LineWork, StepWork
+from diagnose.measure.script.work import LineWork, Result, StepWork
 from diagnose.stats import FEWEST_FOR_ROBUST_INTERVAL
 from tests.script_runs import write_script
 
@@ -275,22 +276,44 @@ def test_of_a_module_only_the_lines_themselves_count(tmp_path: Path) -> None:
     assert not Group("line", "host", spots={Spot(code, 4): 1.0}).mentions("history")
 
 
-def test_lines_that_repeat_are_taken_out_of_their_function() -> None:
+def result(value: int, seconds: float) -> Result:
+    return Result((0.0, b"(512,)" + bytes(range(value, value + 16))), 512, seconds)
+
+
+def test_what_repeats_is_taken_out_of_its_function_and_out_of_its_line() -> None:
     def score() -> int:
         return 3
 
     code = score.__code__
-    again, fresh = Spot(code, 1), Spot(code, 2)
+    again, fresh, mixed = (Spot(code, line) for line in (1, 2, 3))
     steps = []
     for batch in range(2):
         step = StepWork(inputs=[(float(batch), b"")])
-        step.lines[again.place] = LineWork(forward_seconds=1.0, results=[(7.0, b"")])
-        step.lines[fresh.place] = LineWork(forward_seconds=1.0, results=[(float(batch), b"")])
+        made = {
+            again: [result(100, 1.0)],
+            fresh: [result(batch, 1.0)],
+            mixed: [result(101, 0.25), result(10 + batch, 0.75)],
+        }
+        for spot, results in made.items():
+            step.lines[spot.place] = LineWork(forward_seconds=1.0, launches=8, results=results)
         steps.append(step)
-    group = Group("score", "host", code, seconds=5.0, spots={again: 2.0, fresh: 3.0})
-    rest, repeated = Judge(Sources(Path.cwd()), steps, 1.0).split(group)
-    assert (rest.key, rest.code, rest.seconds, list(rest.spots)) == ("score", code, 3.0, [fresh])
-    assert (repeated.code, repeated.seconds, list(repeated.spots)) == (None, 2.0, [again])
+    spots = {again: 2.0, fresh: 3.0, mixed: 4.0}
+    group = Group("score", "host", code, seconds=9.0, torch_seconds=3.0, spots=spots)
+    judge = Judge(Sources(Path.cwd()), steps, 1.0)
+    rest, repeated = judge.split(group)
+    assert (rest.key, rest.code, rest.seconds, rest.torch_seconds) == ("score", code, 6.0, 2.0)
+    assert rest.spots == {again: 0.0, fresh: 3.0, mixed: 3.0}
+    assert (repeated.code, repeated.seconds, repeated.torch_seconds) == (None, 3.0, 1.0)
+    assert repeated.spots == {again: 2.0, mixed: 1.0}
+    of_rest, of_repeated = (judge.suspect(each, 0.0) for each in (rest, repeated))
+    assert of_rest is not None
+    assert of_repeated is not None
+    assert (of_rest.repeats, of_rest.operator_seconds, of_rest.launches) == (False, 1.75, 14)
+    assert (of_repeated.repeats, of_repeated.operator_seconds) == (True, 1.25)
+    assert of_repeated.launches == 10
+    line, loop = Group("line", "forward", spots={mixed: 4.0}), Span(3, 3)
+    assert [each.key for each in judge.split(line)] == ["line", "repeated line"]
+    assert judge.split(replace(line, span=loop)) == [replace(line, span=loop)]
 
 
 def test_of_large_batches_only_one_conversion_is_kept() -> None:

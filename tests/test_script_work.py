@@ -27,6 +27,7 @@ def draw():
 def step(model, seen):
     x = draw().float()  # convert
     table = torch.arange(4096.0).sqrt()  # table
+    mixed = table.exp() + x.sum() + (x > 2).repeat(1, 512)  # mixed
     rows = torch.zeros(4, 8)
     for row in range(4):
         rows[row] = x[row] * 2  # loop
@@ -93,8 +94,12 @@ def test_every_line_has_its_facts(run: Run) -> None:
 def test_only_what_is_the_same_in_both_steps_repeats(run: Run) -> None:
     run.map_step()
     run.map_step()
-    repeated = {place.line: elements for place, elements in find_repeated(run.map.steps).items()}
-    assert repeated == {line_of(run.path, "# table"): 2 * 4096}
+    repeated = {place.line: each for place, each in find_repeated(run.map.steps).items()}
+    assert list(repeated) == [line_of(run.path, "# table"), line_of(run.path, "# mixed")]
+    table, mixed = repeated.values()
+    assert (table.elements, table.share) == (2 * 4096, pytest.approx(1.0))
+    assert mixed.elements == 4096  # and not the zeros, which may come of anything
+    assert 0 < mixed.share < 1
 
 
 class Seen(TorchDispatchMode):  # type: ignore[no-untyped-call]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import linecache
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import CodeType
 
@@ -38,6 +38,9 @@ class Group:
     seconds: float = 0.0
     torch_seconds: float = 0.0  # in Python code of torch's own
     spots: dict[Spot, float] = field(default_factory=lambda: defaultdict(float))
+    # Of a group that was split: which part of a line's work it has, and whether that repeats.
+    parts: Mapping[Place, float] = field(default_factory=dict)
+    repeats: bool | None = None
 
     def name_if_hidden(self, spot: Spot | None) -> None:
         """Where most of its time passes in no line of the user's, this one is to be named."""
@@ -193,9 +196,13 @@ class Judge:
         if hottest is None:
             return None
         places = self._places(group)
-        work = [(place, line) for place, line in self._work(places)]
-        count = max(1, len(self._steps))
-        backward = sum(line.backward_seconds for _, line in work)
+        work = [(group.parts.get(place, 1.0), line) for place, line in self._work(places)]
+        steps = max(1, len(self._steps))
+
+        def per_step(amount: Callable[[LineWork], float]) -> float:
+            return sum(part * amount(line) for part, line in work) / steps
+
+        backward = steps * per_step(lambda line: line.backward_seconds)
         share = backward / self._backward_total if self._backward_total else 0.0
         return Suspect(
             key=group.key,
@@ -204,28 +211,52 @@ class Judge:
             seconds=group.seconds * self._per_step,
             torch_seconds=group.torch_seconds * self._per_step,
             backward_seconds=backward_seconds * share if group.phase == "forward" else 0.0,
-            operator_seconds=sum(line.forward_seconds for _, line in work) / count,
-            launches=round(sum(line.launches for _, line in work) / count),
+            operator_seconds=per_step(lambda line: line.forward_seconds),
+            launches=round(per_step(lambda line: line.launches)),
             trips=max((line.trips for _, line in work), default=0),
-            syncs=round(sum(line.syncs for _, line in work) / count),
-            flops=round(sum(line.flops for _, line in work) / count),
-            moved_bytes=round(sum(line.moved_bytes for _, line in work) / count),
-            copy_seconds=sum(line.copy_seconds for _, line in work) / count,
-            repeats=self._repeats(work),
+            syncs=round(per_step(lambda line: line.syncs)),
+            flops=round(per_step(lambda line: line.flops)),
+            moved_bytes=round(per_step(lambda line: line.moved_bytes)),
+            copy_seconds=per_step(lambda line: line.copy_seconds),
+            repeats=self._repeats(places) if group.repeats is None else group.repeats,
             feeds=self._feeds(group),
             of_function=group.code is not None,
         )
 
     def split(self, group: Group) -> list[Group]:
-        """Lines of a function that give the same results in every step, and the others."""
-        again = {spot: each for spot, each in group.spots.items() if spot.place in self._repeated}
-        if group.code is None or not again or len(again) == len(group.spots):
+        """Work that gives the same results in every step, and the other work of its lines.
+
+        A loop stays whole: what it repeats would go with it.
+        """
+        shares = {place: each.share for place, each in self._repeated.items()}
+        again = {
+            spot: seconds * shares[spot.place]
+            for spot, seconds in group.spots.items()
+            if spot.place in shares
+        }
+        whole = not again or group.span is not None or group.phase not in ("host", "forward")
+        if whole or self._repeats({spot.place for spot in group.spots}):
             return [group]
-        seconds = sum(again.values())
-        rest = {spot: each for spot, each in group.spots.items() if spot not in again}
+        seconds, part = sum(again.values()), sum(again.values()) / sum(group.spots.values())
+        rest = {spot: each - again.get(spot, 0.0) for spot, each in group.spots.items()}
         return [
-            replace(group, seconds=group.seconds - seconds, spots=rest),
-            Group(f"repeated {group.key}", group.phase, seconds=seconds, spots=again),
+            replace(
+                group,
+                seconds=group.seconds - seconds,
+                torch_seconds=group.torch_seconds * (1 - part),
+                spots=rest,
+                parts={place: 1 - share for place, share in shares.items()},
+                repeats=False,
+            ),
+            Group(
+                f"repeated {group.key}",
+                group.phase,
+                seconds=seconds,
+                torch_seconds=group.torch_seconds * part,
+                spots=again,
+                parts=shares,
+                repeats=self._are_many({spot.place for spot in again}),
+            ),
         ]
 
     def _places(self, group: Group) -> set[Place]:
@@ -242,13 +273,20 @@ class Judge:
                 if place is not None and place in places:
                     yield place, line
 
-    def _repeats(self, work: Sequence[tuple[Place, LineWork]]) -> bool:
-        made = [(place, line) for place, line in work if line.results]
+    def _repeats(self, places: set[Place]) -> bool:
+        """Whether nearly all that is made there is the same in every step."""
+        made = [(place, line) for place, line in self._work(places) if line.results]
         total = sum(line.forward_seconds for _, line in made)
-        same = [(place, line) for place, line in made if place in self._repeated]
-        elements = sum({place: self._repeated[place] for place, _ in same}.values())
-        seconds = sum(line.forward_seconds for _, line in same)
-        return elements >= FEWEST_REPEATED_ELEMENTS and seconds >= REPEATED_SHARE * total
+        same = sum(
+            line.forward_seconds * self._repeated[place].share
+            for place, line in made
+            if place in self._repeated
+        )
+        return self._are_many(places) and same >= REPEATED_SHARE * total
+
+    def _are_many(self, places: set[Place]) -> bool:
+        elements = sum(each.elements for place, each in self._repeated.items() if place in places)
+        return elements >= FEWEST_REPEATED_ELEMENTS
 
     def _feeds(self, group: Group) -> bool:
         if group.phase != "host":

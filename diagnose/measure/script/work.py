@@ -12,7 +12,7 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import FrameType
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch._C import _len_torch_dispatch_stack
@@ -33,6 +33,7 @@ _FILLS = frozenset(
     for name in ("zero", "zeros", "ones", "full", "fill", "empty", "new_zeros", "new_ones")
     for ending in ("", "_", "_like")
 )
+_WIDEST = 8  # bytes of a number
 # Values of a result that are compared bit by bit, beside its sum.
 _COMPARED = 1024
 # A line that makes more results per step is a loop; its first ones are enough to compare.
@@ -42,6 +43,27 @@ MOST_PARTS = 16
 # Blocks from here on go back to the system at once on the CPU (see bench/allocator.py).
 LARGE_BYTES = 32 * 2**20
 _NOTHING_TO_SWITCH_OFF = contextlib.nullcontext()
+
+
+class Result(NamedTuple):
+    """What one operator made: equal contents in another step have an equal print."""
+
+    print: tuple[float, bytes]
+    elements: int
+    seconds: float
+
+    @property
+    def is_constant(self) -> bool:
+        """Nothing but zeros, say, may come of other arguments in every step."""
+        values = self.print[1].partition(b")")[2]
+        return values[_WIDEST:] == values[:-_WIDEST]
+
+
+class Repeated(NamedTuple):
+    """What a line makes again in every step."""
+
+    elements: int
+    share: float  # of the time in its operators
 
 
 @dataclass
@@ -59,8 +81,7 @@ class LineWork:
     copy_seconds: float = 0.0
     double_seconds: float = 0.0
     makes_double: bool = False
-    results: list[tuple[float, bytes]] = field(default_factory=list)
-    result_elements: int = 0
+    results: list[Result] = field(default_factory=list)
 
 
 @dataclass
@@ -193,8 +214,9 @@ class StepMap:
             line.copy_seconds += seconds if copies else 0.0
             self._note_birth(inputs, outputs, is_new=effect.launches and not copies)
         if effect.launches and effect.name not in _FILLS and len(line.results) < MOST_FINGERPRINTS:
-            line.results += [_fingerprint(each) for each in outputs]
-            line.result_elements += sum(each.numel() for each in outputs)
+            line.results += [
+                Result(_fingerprint(each), each.numel(), seconds / len(outputs)) for each in outputs
+            ]
 
     def _note_double(
         self,
@@ -245,17 +267,22 @@ class StepMap:
             self.steps[-1].feeding |= self._births.get(_address(first), frozenset())
 
 
-def find_repeated(steps: list[StepWork]) -> dict[Place, int]:
-    """Lines whose results are the same in both steps although the batch is not, with elements."""
+def find_repeated(steps: list[StepWork]) -> dict[Place, Repeated]:
+    """Lines that make the same in both steps although the batch is another."""
     if len(steps) < 2 or not steps[0].inputs or steps[0].inputs == steps[1].inputs:
         return {}
     first, second = steps[0].lines, steps[1].lines
-    return {
-        place: line.result_elements
-        for place, line in first.items()
-        if place is not None and line.results and line.results == second.get(place, line).results
-        if place in second
-    }
+    found = {}
+    for place, line in first.items():
+        if place is None or place not in second:
+            continue
+        known = {each.print for each in second[place].results}
+        same = [each for each in line.results if each.print in known and not each.is_constant]
+        seconds = sum(each.seconds for each in line.results)
+        if same and seconds:
+            elements = sum(each.elements for each in same)
+            found[place] = Repeated(elements, sum(each.seconds for each in same) / seconds)
+    return found
 
 
 def _tensors(tree: object) -> list[torch.Tensor]:
