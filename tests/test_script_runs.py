@@ -201,9 +201,10 @@ def test_watching_only_verifies_nothing(tmp_path: Path) -> None:
     script = write_script(
         tmp_path, HEAD + "while True:\n    update(torch.randn(8, 64))\n    work(60_000)\n"
     )
-    wanted = Wanted(steps=40, seconds=2.0, warmup=2, interventions=False)
+    wanted = Wanted(steps=40, seconds=60.0, warmup=2, interventions=False)
     _, record, diagnosis = run_script(script, wanted)
     assert record.changes == ()
+    assert record.steps <= 40  # however long they take
     assert [each.cause for each in diagnosis.findings][:1] == ["host"]
     assert not any(each.verified for each in diagnosis.findings)
     assert QUICK.interventions

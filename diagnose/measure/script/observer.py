@@ -187,9 +187,10 @@ class Observer:
         times: list[float] = []
         first = time.perf_counter()
         self.began = max(self.began, first - self.wanted.seconds * START_SHARE)
-        while len(times) < self.wanted.warmup or (
-            self.ranks == 1 and time.perf_counter() - first < self.wanted.seconds * WARMUP_SHARE
-        ):
+        # Whoever counts steps, and ranks that must agree, count those of the warm-up too.
+        counted = self.ranks > 1 or self.wanted.steps is not None
+        least = 0.0 if counted else self.wanted.seconds * WARMUP_SHARE
+        while len(times) < self.wanted.warmup or time.perf_counter() - first < least:
             yield
             times.append(self.step_seconds)
         times.sort()
