@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 
 from tests.cli import FAULTY, Outcome, diagnose, diagnose_here, read_record, reason, statuses
+from tests.script_runs import line_of, write_script
 
 # Device number 0 of the stub, which NVML counts last: found by UUID or not at all.
 UUID = "0abc0000-1111-2222-3333-000000000000"
@@ -127,3 +129,38 @@ def test_an_exhausted_device_fails_its_stage_and_the_next_is_fine(
     record = read_record(tmp_path, "fake")
     assert statuses(record) == {"ceilings": "failed", "inference": "done"}
     assert reason(record, "ceilings").startswith("out of memory: ")
+
+
+TRAINS_ON_THE_DEVICE = """
+import torch
+
+torch.manual_seed(0)
+device = torch.accelerator.current_accelerator()
+model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.ReLU(), torch.nn.Linear(64, 8))
+model.to(device)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+rows = torch.utils.data.TensorDataset(torch.randn(256, 64))
+while True:
+    for (x,) in torch.utils.data.DataLoader(rows, batch_size=8):
+        x = x.to(device)
+        loss = model(x).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        sum(number * number for number in range(150_000))  # here
+"""
+
+
+@pytest.mark.alone
+def test_a_script_that_trains_on_an_accelerator_is_diagnosed(
+    fakegpu_env: dict[str, str], tmp_path: Path
+) -> None:
+    script = write_script(tmp_path, TRAINS_ON_THE_DEVICE)
+    answer = tmp_path / "answer.json"
+    outcome = diagnose("script", "--seconds", "4", "--json", answer, script, **fakegpu_env)
+    assert (outcome.code, outcome.out) == (0, ""), outcome.err
+    told = json.loads(answer.read_text(encoding="utf-8"))
+    first = told["findings"][0]
+    assert (first["cause"], first["line"]) == ("host", line_of(script, "# here")), told
+    assert {"input", "forward", "backward", "optimizer", "host"} <= told["phases"].keys()
+    assert not told["notes"], told
