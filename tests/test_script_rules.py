@@ -137,6 +137,44 @@ def test_a_change_of_replayed_steps_is_held_against_those() -> None:
     assert diagnosis.excluded[0].gain_ci[1] == pytest.approx(10, rel=0.05)
 
 
+def test_what_could_still_give_back_much_is_not_excluded() -> None:
+    scatter = (0.04, -0.04, 0.01, -0.01, 0.02, -0.02) * 2
+    wide = tuple(Window(block, "removed", 1, STEP + add) for block, add in enumerate(scatter))
+    diagnosis = diagnose(record(changes=(change("precision"),), windows=blocks() + wide))
+    assert [each.cause for each in diagnosis.findings] == ["compute"]
+    assert not diagnosis.excluded
+    (open_,) = diagnosis.cannot_tell
+    assert open_.cause == "precision"
+
+
+def test_one_line_speaks_for_all_that_are_not_the_cause() -> None:
+    lines = [
+        suspect(key=str(line), site=replace(LINE, line=line, function=str(line)), seconds=seconds)
+        for line, seconds in enumerate((0.0002, 0.001, 0.0005))
+    ]
+    diagnosis = diagnose(record(suspects=tuple(lines)))
+    (excluded,) = diagnosis.excluded
+    assert excluded.cause == "host"
+    assert "1.00 ms per step" in excluded.evidence
+
+
+def test_of_a_healthy_script_the_busiest_line_is_named() -> None:
+    busy, other = (
+        suspect(
+            key=str(line),
+            site=replace(LINE, line=line),
+            phase="forward",
+            seconds=seconds,
+            operator_seconds=seconds,
+            backward_seconds=2 * seconds,
+        )
+        for line, seconds in ((7, 0.02), (9, 0.01))
+    )
+    (healthy,) = diagnose(record(suspects=(other, busy))).findings
+    assert (healthy.cause, healthy.line) == ("compute", 7)
+    assert "train.py:7, 60.0 ms per step" in healthy.evidence
+
+
 def test_what_is_within_the_noise_of_unchanged_steps_is_no_finding() -> None:
     windows = blocks(removed=0.09)
     restless = tuple(

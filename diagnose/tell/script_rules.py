@@ -76,7 +76,7 @@ def diagnose(record: ScriptRecord) -> Diagnosis:
         if claim.always or (claim.gain.center >= least and surely):
             found.append(claim)
             findings.append(_finding(claim, mean, record))
-        elif high < least or claim.gain.center < least / 2:
+        elif high < least:
             excluded.append(Exclusion(claim.cause, (low * 1e3, high * 1e3), claim.evidence))
         else:
             open_.append(
@@ -88,8 +88,11 @@ def diagnose(record: ScriptRecord) -> Diagnosis:
             )
     findings.sort(key=lambda each: -each.gain_ms)
     named = {each.cause for each in findings}
-    excluded = [each for each in excluded if each.cause not in named]
     open_ = [each for each in open_ if each.cause not in named]
+    named |= {each.cause for each in open_}
+    # Of many lines that are not it, the one that could give back most speaks for all.
+    excluded.sort(key=lambda each: each.gain_ci[1])
+    excluded = [*{each.cause: each for each in excluded if each.cause not in named}.values()]
     open_ += [
         Undecided(each.cause, f"the script did not survive it ({each.failed}): {each.what}")
         for each in record.changes
@@ -296,7 +299,8 @@ def _finding(claim: Claim, mean: float, record: ScriptRecord) -> ScriptFinding:
 
 
 def _healthy(record: ScriptRecord, mean: float) -> ScriptFinding:
-    busiest = next((s for s in record.suspects if s.phase == "forward"), None)
+    forward = [each for each in record.suspects if each.phase == "forward"]
+    busiest = max(forward, key=lambda each: each.seconds + each.backward_seconds, default=None)
     site = busiest.site if busiest is not None else Site(record.script, 0, "")
     evidence = "no cause gives back more than 5 % of a step"
     if record.ceilings is not None and record.flops and mean:
@@ -304,6 +308,12 @@ def _healthy(record: ScriptRecord, mean: float) -> ScriptFinding:
         share = rate / record.ceilings.flops_per_second if record.ceilings.flops_per_second else 0.0
         evidence += (
             f"; {scaled(rate, 'FLOP/s')}, {percent(share)} of what a matrix product reaches here"
+        )
+    if busiest is not None:
+        takes = busiest.seconds + busiest.backward_seconds
+        evidence += (
+            f"; the most time passes at {site.file}:{site.line}, {number(takes * 1e3, 3)} ms per "
+            "step with its backward pass"
         )
     return ScriptFinding(
         "compute",
