@@ -17,6 +17,7 @@ from diagnose.measure.script.plan import plan_blocks, plan_counts
 from diagnose.measure.script.replay import (
     LARGE_BATCH_BYTES,
     MOST_KEPT,
+    MOST_KEPT_BYTES,
     Feed,
     Feeds,
     KeptCopies,
@@ -314,6 +315,15 @@ def test_what_repeats_is_taken_out_of_its_function_and_out_of_its_line() -> None
     line, loop = Group("line", "forward", spots={mixed: 4.0}), Span(3, 3)
     assert [each.key for each in judge.split(line)] == ["line", "repeated line"]
     assert judge.split(replace(line, span=loop)) == [replace(line, span=loop)]
+
+
+@pytest.mark.parametrize(("part", "kept"), [(8, MOST_KEPT), (2, 2), (1, 1)])
+def test_batches_are_kept_as_far_as_the_memory_for_them_goes(part: int, kept: int) -> None:
+    feed = Feed(None, 2, None, None, 0, 0)
+    for _ in range(2 * MOST_KEPT):
+        feed.keep(torch.empty(MOST_KEPT_BYTES // part, dtype=torch.uint8))
+    assert len(feed.batches) == kept
+    assert feed.serve("replay") is not None
 
 
 def test_of_large_batches_only_one_conversion_is_kept() -> None:

@@ -51,9 +51,16 @@ class Feed:
     prefetched: int
     callers: set[Spot] = field(default_factory=set)
     batches: list[Any] = field(default_factory=list)
+    kept_bytes: int = 0
     served: int = 0
     joined: Any = None
     distinct: int = MOST_KEPT  # so many of the batches are handed out in turn
+
+    def keep(self, batch: Any) -> None:
+        if len(self.batches) < MOST_KEPT and self.kept_bytes <= MOST_KEPT_BYTES:
+            self.kept_bytes += _nbytes(batch)
+            if self.kept_bytes <= MOST_KEPT_BYTES:
+                self.batches.append(batch)
 
     def serve(self, mode: Mode) -> Any:
         self.served += 1
@@ -103,8 +110,7 @@ class Feeds:
             if len(feed.callers) < MOST_KEPT:
                 spots = ours._sources.spots(sys._getframe(1))
                 feed.callers.update(spots[:1])
-            if len(feed.batches) < MOST_KEPT and _nbytes(batch) * MOST_KEPT < MOST_KEPT_BYTES:
-                feed.batches.append(batch)
+            feed.keep(batch)
             return batch
 
         _put(loading._BaseDataLoaderIter, "__next__", advance)
