@@ -208,7 +208,12 @@ def test_batches_are_kept_served_joined_and_converted_once() -> None:
         copies = KeptCopies(feeds)
         copies.install()
         try:
-            assert served[0].float() is served[0].float()
+            for _ in range(2):
+                assert served[0].float() is served[0].float()
+                both = [served[0].double().t().float().contiguous() for _ in range(2)]
+                assert both[0] is both[1]
+                copies.remove()
+                copies.install()
             assert joined.clone().float() is not joined.clone().float()
         finally:
             copies.remove()

@@ -180,6 +180,7 @@ class KeptCopies:
             for leaf in tree_leaves(feed.batches)
             if isinstance(leaf, torch.Tensor)
         }
+        storages |= {each.untyped_storage().data_ptr() for each in self._results.values()}
         for feed in self._feeds.feeds.values():
             # A conversion may be several times as large as its batch, and all are kept.
             large = any(_nbytes(each) > LARGE_BATCH_BYTES for each in feed.batches)
@@ -202,6 +203,8 @@ class KeptCopies:
             key = (name, view, str(args), str(kwargs))
             if key not in results:
                 results[key] = original(tensor, *args, **kwargs)
+                # One conversion often follows the other.
+                storages.add(results[key].untyped_storage().data_ptr())
             return results[key]
 
         return convert
