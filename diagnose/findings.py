@@ -94,6 +94,7 @@ class Suspect:
     syncs: int = 0
     flops: int = 0
     moved_bytes: int = 0
+    new_bytes: int = 0  # of large tensors, whose memory may come fresh from the system
     copy_seconds: float = 0.0  # operators that only change type, layout or device of a batch
     repeats: bool = False  # the same results in two steps whose batches differ
     feeds: bool = False  # makes what the model is given
@@ -193,6 +194,7 @@ class Ceilings:
     double_flops_per_second: float
     low_flops_per_second: float
     bytes_per_second: float  # copied in memory
+    fresh_bytes_per_second: float = 0.0  # given by the system on first touch; 0: at once
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from diagnose.findings import (
     AGAIN,
     CAUSES,
     PLAIN,
+    Ceilings,
     Growth,
     RankTimes,
     ScriptRecord,
@@ -297,3 +298,11 @@ def test_replaying_batches_gives_back_no_more_than_was_seen_in_the_loader() -> N
     assert causes(record(suspects=(seen,), changes=(replayed,), windows=windows)) == ["compute"]
     slow = replace(seen, seconds=0.01)
     assert causes(record(suspects=(slow,), changes=(replayed,), windows=windows)) == ["input"]
+
+
+@pytest.mark.parametrize(("new_bytes", "expected"), [(0, "host"), (30 * 10**6, "compute")])
+def test_fresh_memory_is_no_work_of_pythons(new_bytes: int, expected: str) -> None:
+    """Operators that took a third of the time while they were mapped may take it all else."""
+    seen = suspect(seconds=0.03, operator_seconds=0.01, launches=4, new_bytes=new_bytes)
+    ceilings = Ceilings(1e11, 5e10, 5e10, 1e10, fresh_bytes_per_second=1.5e9)
+    assert causes(record(suspects=(seen,), ceilings=ceilings)) == [expected]

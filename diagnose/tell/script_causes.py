@@ -41,7 +41,8 @@ def judge_suspect(suspect: Suspect, record: ScriptRecord) -> Claim | None:
     seconds = suspect.seconds + suspect.backward_seconds
     # A module's own Python code is not the script's to save.
     inside = suspect.torch_seconds if suspect.phase == "forward" else 0.0
-    operators = min(max(suspect.operator_seconds, inside), suspect.seconds)
+    operators = max(suspect.operator_seconds, inside) + _fresh_seconds(suspect, record)
+    operators = min(operators, suspect.seconds)
     python = 1 - operators / suspect.seconds if suspect.seconds else 0.0
     if suspect.phase == "evaluation":
         return _estimate("evaluation", suspect, seconds, record, "evaluation of the model")
@@ -88,6 +89,15 @@ def judge_suspect(suspect: Suspect, record: ScriptRecord) -> Claim | None:
         idle = seconds - operators
         return _estimate("host", suspect, idle, record, f"{suspect.phase} work without operators")
     return None
+
+
+def _fresh_seconds(suspect: Suspect, record: ScriptRecord) -> float:
+    """What its operators may take longer where the system gives them fresh memory.
+
+    Whether it does depends on what lies beside it on the heap, and so on being watched.
+    """
+    rate = record.ceilings.fresh_bytes_per_second if record.ceilings is not None else 0.0
+    return suspect.new_bytes / rate if rate else 0.0
 
 
 def _needed_seconds(suspect: Suspect, record: ScriptRecord) -> float:

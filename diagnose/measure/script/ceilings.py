@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import statistics
+import time
+
 import torch
 
 from diagnose.findings import Ceilings
@@ -9,6 +12,8 @@ from diagnose.measure.device import Device
 from diagnose.measure.stages.precision import PROBE_SIDE, matmul_seconds
 
 _COPIED_BYTES = 32 * 2**20
+# Larger than any block that the C library keeps for itself.
+_FRESH_BYTES = 40 * 2**20
 _COPIES = 5
 
 
@@ -18,6 +23,7 @@ def measure_ceilings(device: Device) -> Ceilings:
         double_flops_per_second=_product_rate(device, torch.float64),
         low_flops_per_second=_product_rate(device, device.low_precision),
         bytes_per_second=_copy_rate(device),
+        fresh_bytes_per_second=_fresh_rate() if device.is_cpu else 0.0,
     )
 
 
@@ -41,3 +47,18 @@ def _copy_rate(device: Device) -> float:
         seconds.append(device.now() - began)
     fastest = min(seconds)
     return 2.0 * source.nbytes / fastest if fastest else 0.0
+
+
+def _fresh_rate() -> float:
+    """What the first touch of new memory adds to filling it."""
+    fresh, warm = [], []
+    for _ in range(_COPIES):
+        began = time.perf_counter()
+        tensor = torch.ones(_FRESH_BYTES // 4)
+        touched = time.perf_counter()
+        tensor.fill_(2)
+        fresh.append(touched - began)
+        warm.append(time.perf_counter() - touched)
+        del tensor
+    added = statistics.median(fresh) - statistics.median(warm)
+    return _FRESH_BYTES / added if added > 0 else 0.0

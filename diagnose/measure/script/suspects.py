@@ -217,6 +217,7 @@ class Judge:
             syncs=round(per_step(lambda line: line.syncs)),
             flops=round(per_step(lambda line: line.flops)),
             moved_bytes=round(per_step(lambda line: line.moved_bytes)),
+            new_bytes=round(per_step(lambda line: line.new_bytes)),
             copy_seconds=per_step(lambda line: line.copy_seconds),
             repeats=self._repeats(places) if group.repeats is None else group.repeats,
             feeds=self._feeds(group),

@@ -42,6 +42,8 @@ MOST_FINGERPRINTS = 64
 MOST_PARTS = 16
 # Blocks from here on go back to the system at once on the CPU (see bench/allocator.py).
 LARGE_BYTES = 32 * 2**20
+# And these may, where nothing else lies behind them.
+TRIMMED_BYTES = 128 * 2**10
 _NOTHING_TO_SWITCH_OFF = contextlib.nullcontext()
 
 
@@ -77,6 +79,7 @@ class LineWork:
     syncs: int = 0
     flops: int = 0
     moved_bytes: int = 0
+    new_bytes: int = 0
     large_bytes: int = 0
     copy_seconds: float = 0.0
     double_seconds: float = 0.0
@@ -203,6 +206,7 @@ class StepMap:
             line.moved_bytes += _moved_bytes(inputs, outputs)
         for nbytes in effect.new_bytes:
             line.large_bytes += nbytes if nbytes >= LARGE_BYTES else 0
+            line.new_bytes += nbytes if nbytes >= TRIMMED_BYTES and not backward else 0
         self._note_double(line, inputs, outputs, seconds)
         if backward or caller.updates_parameters:
             return
