@@ -291,6 +291,7 @@ def _read_finding(finding: ScriptFinding, case: Case) -> Said:
         gain_seconds=finding.gain_ms / 1e3,
         gain_low=low / 1e3,
         gain_high=high / 1e3,
+        share=finding.share,
         verified=finding.verified,
     )
 
@@ -332,7 +333,7 @@ def _complaints(result: CaseResult) -> list[str]:
 def _line(result: CaseResult) -> str:
     judged = judge_case(result)
     real = "" if judged.real is None else f", real gain {judged.real.center * 1e3:.1f} ms"
-    promised = f", promised {judged.said_seconds * 1e3:.1f} ms" if result.culprits else ""
+    promised = f", promised {judged.paced_seconds * 1e3:.1f} ms" if result.culprits else ""
     return f"{result.name}: {judged.true_cause}, said {judged.said_cause}{promised}{real}"
 
 

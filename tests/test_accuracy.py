@@ -191,13 +191,18 @@ def test_a_script_that_fails_is_a_reason(
 # Verdicts -------------------------------------------------------------------------------------
 
 
+def found(cause: str, file: str, line: int, gain: float, low: float, high: float) -> Said:
+    """In a step of 50 ms."""
+    return Said(cause, file, line, gain, low, high, gain / 0.05, verified=True)
+
+
 def planted(**changes: Any) -> CaseResult:
     """An input case that the tool got right: 20 ms of 50 are lost, 21 are promised."""
     return replace(
         CaseResult(
             name="input_case",
             culprits=(PlantedCulprit("input", "slow.py", (30, 50)),),
-            answer=said(Said("input", "slow.py", 31, 0.021, 0.020, 0.022, True)),
+            answer=said(found("input", "slow.py", 31, 0.021, 0.020, 0.022)),
             twins=twins(0.050, 0.030),
             seconds=40.0,
         ),
@@ -206,7 +211,7 @@ def planted(**changes: Any) -> CaseResult:
 
 
 def healthy(*findings: Said) -> CaseResult:
-    only = Said("compute", "slow.py", 1, 0.0, 0.0, 0.0, True)
+    only = found("compute", "slow.py", 1, 0.0, 0.0, 0.0)
     given = said(*(findings or (only,)))
     return CaseResult("compute_case", (), given, twins_reason="there is nothing to repair")
 
@@ -247,7 +252,7 @@ def test_right_answers_meet_every_goal() -> None:
 
 
 def wrong_line(line: int, file: str = "slow.py") -> CaseResult:
-    return planted(answer=said(Said("input", file, line, 0.021, 0.02, 0.022, True)))
+    return planted(answer=said(found("input", file, line, 0.021, 0.02, 0.022)))
 
 
 @pytest.mark.parametrize(
@@ -262,7 +267,7 @@ def wrong_line(line: int, file: str = "slow.py") -> CaseResult:
         (planted(answer=said()), [False, False, False, None]),
         # No twin, no error; what was said can still be judged.
         (planted(twins=None, twins_reason="it hung"), [True, True, None, None]),
-        (healthy(Said("input", "slow.py", 3, 0.01, 0.0, 0.02, True)), [False, None, None, False]),
+        (healthy(found("input", "slow.py", 3, 0.01, 0.0, 0.02)), [False, None, None, False]),
     ],
 )
 def test_each_goal_can_be_missed(case: CaseResult, expected: list[bool | None]) -> None:
@@ -270,7 +275,7 @@ def test_each_goal_can_be_missed(case: CaseResult, expected: list[bool | None]) 
 
 
 def test_a_share_is_held_against_its_goal() -> None:
-    wrong = planted(answer=said(Said("host", "slow.py", 30, 0.02, 0.0, 0.0, True)))
+    wrong = planted(answer=said(found("host", "slow.py", 30, 0.02, 0.0, 0.0)))
     assert met(*[planted()] * 19, wrong)[0] is True
     assert met(*[planted()] * 18, wrong)[0] is False
     assert met(*[planted()] * 9, wrong_line(1))[1] is True
@@ -283,11 +288,20 @@ def test_a_larger_batch_is_compared_per_sample() -> None:
     assert judged.real.center == pytest.approx(0.020, rel=0.01)
 
 
+def test_a_slower_minute_is_no_error_of_the_promise() -> None:
+    """The machine was half as fast while the tool watched."""
+    slower = Said("input", "slow.py", 30, 0.042, 0.040, 0.044, 0.42, verified=True)
+    judged = judge_case(planted(answer=said(slower)))
+    assert judged.said_seconds == pytest.approx(0.042)
+    assert judged.paced_seconds == pytest.approx(0.021, rel=0.01)
+    assert judged.gain_error == pytest.approx(0.05, rel=0.05)
+
+
 def test_two_causes_are_promised_together() -> None:
     second = PlantedCulprit("launch", "slow.py", (80,))
     first, other = (
-        Said("input", "slow.py", 30, 0.015, 0.0, 0.1, True),
-        Said("launch", "slow.py", 80, 0.006, 0.0, 0.1, True),
+        found("input", "slow.py", 30, 0.015, 0.0, 0.1),
+        found("launch", "slow.py", 80, 0.006, 0.0, 0.1),
     )
     case = planted(culprits=(*planted().culprits, second), answer=said(first, other))
     assert judge_case(case).said_seconds == pytest.approx(0.021)
@@ -311,7 +325,7 @@ def test_what_costs_nothing_here_is_listed_and_not_counted() -> None:
 
 
 def test_the_report_tells_what_was_said_of_every_script() -> None:
-    alarm = healthy(Said("sync", "slow.py", 9, 0.01, 0.0, 0.02, True))
+    alarm = healthy(found("sync", "slow.py", 9, 0.01, 0.0, 0.02))
     silent = planted(name="sync_case", answer=None, answer_reason="no answer after 5 s")
     record = record_of(planted(), silent, alarm)
     text = render_accuracy(record)

@@ -120,3 +120,16 @@ def test_kept_values_do_not_belittle_a_loop_around_the_reads() -> None:
     found = diagnose(record(suspects=(seen,), changes=(kept,), windows=blocks(kept_values=0.09)))
     assert [each.cause for each in found.findings] == ["sync"]
     assert found.findings[0].gain_ms == pytest.approx(40.0)
+
+
+def test_within_wide_bounds_of_a_trial_what_was_seen_is_told() -> None:
+    seen = suspect(phase="input", seconds=0.03)
+    scatter = (0.01, 0.045, 0.02, 0.035, 0.015, 0.04) * 2
+    wide = tuple(Window(block, "removed", 1, STEP - less) for block, less in enumerate(scatter))
+    (found,) = diagnose(
+        record(suspects=(seen,), changes=(change("input"),), windows=blocks() + wide)
+    ).findings
+    low, high = found.gain_ci
+    assert found.verified
+    assert low < 25 < 31 < high
+    assert found.gain_ms == pytest.approx(30.0)

@@ -44,6 +44,7 @@ class Said:
     gain_seconds: float
     gain_low: float
     gain_high: float
+    share: float  # of a step while the tool watched
     verified: bool
 
 
@@ -122,7 +123,10 @@ class Judged:
     found: int  # how many of its culprits are among the findings
     real: Interval | None  # seconds per step that the repair gives back
     said_seconds: float  # that the findings of the true causes promise
-    gain_error: float | None  # as a share of the real gain
+    # The same share of the slow twin's step: a shared machine changes its speed from minute to
+    # minute, and seconds of different minutes cannot be compared.
+    paced_seconds: float
+    gain_error: float | None  # of the paced promise, as a share of the real gain
     false_alarm: bool
 
     @property
@@ -157,6 +161,8 @@ def judge_case(result: CaseResult) -> Judged:
     true_causes = [each.cause for each in result.culprits]
     promised = [_find(findings, cause) for cause in true_causes]
     said_seconds = sum(each.gain_seconds for each in promised if each is not None)
+    share = sum(each.share for each in promised if each is not None)
+    paced = share * _mean_step(result.twins)
     return Judged(
         result=result,
         not_planted=_why_not_planted(result, real),
@@ -166,7 +172,8 @@ def judge_case(result: CaseResult) -> Judged:
         found=sum(each is not None for each in promised),
         real=real,
         said_seconds=said_seconds,
-        gain_error=_error(said_seconds, real) if true_causes else None,
+        paced_seconds=paced,
+        gain_error=_error(paced, real) if true_causes else None,
         false_alarm=not true_causes and any(each.cause != HEALTHY for each in findings),
     )
 
@@ -177,6 +184,10 @@ def _real_gain(twins: Twins | None) -> Interval | None:
         return None
     pairs = zip(twins.slow_seconds, twins.fixed_seconds, strict=True)
     return hodges_lehmann([slow - fixed / twins.fixed_work for slow, fixed in pairs])
+
+
+def _mean_step(twins: Twins | None) -> float:
+    return statistics.fmean(twins.slow_seconds) if twins is not None else 0.0
 
 
 def _why_not_planted(result: CaseResult, real: Interval | None) -> str:

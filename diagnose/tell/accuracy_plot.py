@@ -30,7 +30,7 @@ def draw_gains(record: AccuracyRecord) -> Figure:
     gains = []
     for each in compared(record):
         assert each.real is not None
-        real, said = each.real.center * 1e3, each.said_seconds * 1e3
+        real, said = each.real.center * 1e3, each.paced_seconds * 1e3
         gains += [real, said]
         color = BLUE if each.cause_right else ORANGE
         axes.plot([real], [said], marker="o", markersize=5, color=color, linestyle="none")

@@ -28,7 +28,9 @@ _METHOD = (
     "after block in random order, and the real gain is the Hodges-Lehmann estimate of the paired "
     "differences of their mean step times. The first steps of every block are not timed. The "
     f"named line is right within {LINES_OFF} lines of the one to change, or of the one where its "
-    "time passes. What is said of a script with two causes is the sum of what is said of both. A "
+    "time passes. A gain is promised minutes before the twins run, and a shared machine changes "
+    "its speed meanwhile: what is compared is the promised share of a step, in milliseconds of "
+    "the slow twin's step. What is said of a script with two causes is the sum of both. A "
     "true cause that was not found promises no gain: its error is 100 %. A script whose twin "
     "gains next to nothing on this machine is listed and not counted."
 )
@@ -37,6 +39,7 @@ _ALIGN: tuple[Align, ...] = (
     "left",
     "left",
     "left",
+    "right",
     "right",
     "right",
     "right",
@@ -131,6 +134,7 @@ def _cases_table(cases: Sequence[Judged]) -> list[str]:
         "at",
         Markup("real gain ms [95 % interval]"),
         "promised ms",
+        "at the twins' pace",
         "error",
         "verdict",
     ]
@@ -153,6 +157,7 @@ def _case_row(each: Judged, notes: Footnotes) -> list[str]:
         where,
         notes.missing(result.twins_reason) if each.real is None else milliseconds(each.real),
         "" if each.is_healthy else number(each.said_seconds * 1e3, 3),
+        "" if each.is_healthy or each.real is None else number(each.paced_seconds * 1e3, 3),
         "" if each.gain_error is None else percent(each.gain_error),
         notes.doubt("not counted", each.not_planted) if each.not_planted else _verdict(each),
     ]

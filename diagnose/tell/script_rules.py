@@ -236,8 +236,18 @@ def _proven(seen: Claim, proof: Claim) -> Claim:
         # Kept batches are also warm in the caches, and their workers' cores are free.
         most = MOST_OF_SEEN * bounds(seen.gain)[1]
         gain = Interval(*(min(each, most) for each in (gain.center, *bounds(gain))))
+    gain = _nearest(gain, seen.gain.center)
     site = seen.site or proof.site
     return replace(proof, site=site, cause=seen.cause, gain=gain, suspect=seen.suspect)
+
+
+def _nearest(tried: Interval, seen: float) -> Interval:
+    """What was seen, as far as the trial allows it.
+
+    Windows on a busy machine bound a gain widely; within the bounds samples know better.
+    """
+    low, high = bounds(tried)
+    return Interval(min(max(seen, low), high), low, high)
 
 
 def _saved_of_doubled(seen: Claim, proof: Claim) -> Interval:

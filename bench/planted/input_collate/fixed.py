@@ -1,6 +1,6 @@
 """Tags the words of sentences of different lengths.
 
-The batch is padded row by row in the collate function.
+The sentences are padded once, before the training.
 """
 
 import argparse
@@ -46,7 +46,8 @@ def main():
     args = parser.parse_args()
     torch.manual_seed(0)
     torch.set_num_threads(2)
-    loader = DataLoader(make_sentences(2048), batch_size=128, collate_fn=pad, drop_last=True)
+    sentences = pad(make_sentences(2048))
+    loader = DataLoader(sentences, batch_size=128, drop_last=True)
     model = nn.Sequential(
         nn.Embedding(WORDS, 64), nn.Linear(64, 128), nn.GELU(), nn.Linear(128, TAGS)
     )

@@ -22,10 +22,10 @@ class SegmentMonitor:
 
     def summarise(self, frame):
         groups = frame.groupby(["country", "device"])
-        quantiles = groups["predicted"].quantile([0.1, 0.5, 0.9]).unstack()
+        quantiles = groups["predicted"].quantile([0.1, 0.5, 0.9]).unstack()  # cost: host
         table = groups[["predicted", "clicked"]].mean().join(quantiles)
         table["gap"] = (table["predicted"] - table["clicked"]).abs()
-        lines = table.apply(self.describe, axis=1)  # cost: host
+        lines = table.apply(self.describe, axis=1)
         return lines[table["gap"].idxmax()]
 
     @staticmethod
