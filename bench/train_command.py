@@ -8,7 +8,12 @@ from bench.workload import WorkloadError
 
 FINE, USAGE, COULD_NOT_TRAIN, INTERRUPTED = 0, 2, 3, 130
 
+
 Complain = Callable[[str, int], int]  # says the sentence, returns the code
+
+
+class TrainingFailed(Exception):
+    """Training could not go on; the message says why and what to do."""
 
 
 def end_with_code(
@@ -28,13 +33,13 @@ def end_with_code(
         return complain(reason, COULD_NOT_TRAIN)
 
 
-def explain_failure(error: Exception, known: type[Exception], saves_memory: str) -> str | None:
+def explain_failure(error: Exception, saves_memory: str) -> str | None:
     """Why training could not go on, if it is a known way to fail; None for a fault of ours."""
     import torch
 
     from bench.out_of_memory import is_out_of_memory
 
-    if isinstance(error, known):
+    if isinstance(error, TrainingFailed):
         return str(error)
     if is_out_of_memory(error, torch.OutOfMemoryError):
         return f"out of memory; {saves_memory}"

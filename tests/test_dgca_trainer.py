@@ -17,13 +17,13 @@ from bench.dgca.rows import Order
 from bench.dgca.state import start_training
 from bench.dgca.trainer import (
     Objective,
-    TrainingFailed,
     accumulate_gradients,
     apply_gradients,
     note,
     require_progress,
 )
 from bench.dgca.workload import SIZES
+from bench.train_command import TrainingFailed
 from tests.dgca_runs import make_data
 
 CPU = torch.device("cpu")

@@ -269,7 +269,7 @@ def test_an_unchanged_window_is_not_to_blame(tmp_path: Path) -> None:
             names = torch.optim.SGD.step.__code__, update.__code__
             for step in range(400):
                 update()
-                if step > 25 and (torch.optim.SGD.step.__code__, update.__code__) == names:
+                if step > 45 and (torch.optim.SGD.step.__code__, update.__code__) == names:
                     flags = [group.get("fused") or group.get("foreach") for group
                              in optimizer.param_groups]
                     if not any(flags):

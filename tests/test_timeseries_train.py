@@ -17,8 +17,9 @@ from bench.timeseries import arguments, grid, train
 from bench.timeseries.compiling import fall_back_to_eager
 from bench.timeseries.epoch import open_epoch, read_parts
 from bench.timeseries.settings import Settings
-from bench.timeseries.training import TrainingFailed, fit, make_trainer
+from bench.timeseries.training import fit, make_trainer
 from bench.timeseries.windows import Parts
+from bench.train_command import TrainingFailed
 
 ROOT = Path(__file__).parents[1]
 CPU = torch.device("cpu")

@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from bench.train_command import end_with_code, explain_failure
+from bench.train_command import TrainingFailed, end_with_code, explain_failure
 from bench.workload import WorkloadError
 
 
-class Failed(Exception):
-    """What the command knows as a way to fail."""
-
-
 def explain(error: Exception) -> str | None:
-    return explain_failure(error, Failed, "use less")
+    return explain_failure(error, "use less")
 
 
 def end(error: BaseException | None) -> tuple[int, list[str]]:
@@ -36,7 +32,7 @@ def end(error: BaseException | None) -> tuple[int, list[str]]:
     [
         (None, 0, []),
         (WorkloadError("no such file"), 2, ["no such file"]),
-        (Failed("the loss is not finite"), 3, ["the loss is not finite"]),
+        (TrainingFailed("the loss is not finite"), 3, ["the loss is not finite"]),
         (MemoryError(), 3, ["out of memory; use less"]),
         (KeyboardInterrupt(), 130, ["interrupted"]),
     ],

@@ -25,7 +25,6 @@ from bench.dgca.rows import DataFile, Order, load_batches, open_data
 from bench.dgca.state import TrainingState, read_random_states, seed_rank, start_training
 from bench.dgca.trainer import (
     Schedule,
-    TrainingFailed,
     Unread,
     move_and_mask,
     note,
@@ -33,6 +32,7 @@ from bench.dgca.trainer import (
     train,
 )
 from bench.dgca.workload import WORKLOAD
+from bench.train_command import TrainingFailed
 from bench.workload import WorkloadError
 
 

@@ -44,12 +44,10 @@ def run(words: Sequence[str] | None) -> int:
 
 
 def explain(error: Exception) -> str | None:
-    from bench.dgca.trainer import TrainingFailed
-
     saves_memory = (
         "use a smaller --train-batch-size, more --gradient-accumulation-steps or a smaller --size"
     )
-    return explain_failure(error, TrainingFailed, saves_memory)
+    return explain_failure(error, saves_memory)
 
 
 def _complain(sentence: str, code: int) -> int:

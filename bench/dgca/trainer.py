@@ -21,16 +21,13 @@ from bench.dgca.loss import compute_loss
 from bench.dgca.masking import MaskForm, prepare_batch
 from bench.dgca.model import DGCA
 from bench.dgca.state import TrainingState
+from bench.train_command import TrainingFailed
 
 Batch = dict[str, Tensor]
 
 # A scaler that starts at 2**16 may halve that often before float16 can hold the gradients;
 # if every step up to here was skipped, waiting longer only costs.
 HOPELESS_STEPS = 40
-
-
-class TrainingFailed(Exception):
-    """Training could not go on; the message says why and what to do."""
 
 
 class Objective(nn.Module):

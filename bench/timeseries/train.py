@@ -58,13 +58,11 @@ def run(options: Options) -> int:
 
 
 def explain(error: Exception) -> str | None:
-    from bench.timeseries.training import TrainingFailed
-
     saves_memory = (
         "halve --batch-size and double --accumulate, which keeps the gradients, or use a smaller "
         "--hidden or --sequence"
     )
-    return explain_failure(error, TrainingFailed, saves_memory)
+    return explain_failure(error, saves_memory)
 
 
 def _train_one(options: Options, parts: Parts, device: torch.device) -> Trainer:

@@ -20,14 +20,11 @@ from bench.timeseries.model import AttentionRegressor, build_model
 from bench.timeseries.precision import autocast, find_amp_obstacle
 from bench.timeseries.settings import Settings
 from bench.timeseries.windows import Parts
+from bench.train_command import TrainingFailed
 from bench.workload import WorkloadError
 
 GRADIENT_NORM_MOST = 1.0
 PATIENCE = 20  # epochs without a better validation loss
-
-
-class TrainingFailed(Exception):
-    """Training could not go on; the message says why and what to do."""
 
 
 @dataclass

@@ -15,15 +15,21 @@ from diagnose.findings import AGAIN, PLAIN, Change, Occasion, Window
 from diagnose.measure.script.candidates import Candidates
 from diagnose.measure.script.changes import Variant, other_exchanges
 from diagnose.measure.script.occasions import Occasions
-from diagnose.measure.script.plan import BATCH_SHARE, DOUBLED_SHARE, TRIED_SHARE, plan_blocks
+from diagnose.measure.script.plan import (
+    BATCH_SHARE,
+    DOUBLED_SHARE,
+    ENDING_SHARE,
+    TRIED_SHARE,
+    plan_blocks,
+)
 from diagnose.stats import FEWEST_FOR_INTERVAL, FEWEST_FOR_ROBUST_INTERVAL
 
 if TYPE_CHECKING:
     from diagnose.measure.script.observer import Observer
 
 SEED = 0
-# Times the seconds that were allowed, after which an interval need not be robust any more.
-MOST_OVERTIME = 1.2
+# Of the time, beyond what a pass was given: then its intervals need not be robust any more.
+OVERTIME_SHARE = 0.05
 # Joined batches and doubled lines come after all others, and are numbered apart from them.
 FIRST_BATCH_BLOCK, FIRST_DOUBLED_BLOCK = 1000, 2000
 
@@ -104,7 +110,7 @@ class Trials:
             return
         self.changes += [_change(each) for each in variants]
         sides = [_unchanged(PLAIN), _unchanged(AGAIN), *variants]
-        until = 1 - BATCH_SHARE - DOUBLED_SHARE
+        until = 1 - ENDING_SHARE - DOUBLED_SHARE - BATCH_SHARE
         yield from self._blocks(sides, 0, TRIED_SHARE, until)
 
     def _join_batches(self, candidates: Candidates) -> Plan:
@@ -112,14 +118,16 @@ class Trials:
         if sides is None:
             return
         self.changes.append(_change(sides[0]))
-        yield from self._blocks(sides, FIRST_BATCH_BLOCK, BATCH_SHARE, 1 - DOUBLED_SHARE)
+        yield from self._blocks(
+            sides, FIRST_BATCH_BLOCK, BATCH_SHARE, 1 - ENDING_SHARE - DOUBLED_SHARE
+        )
 
     def _double_lines(self, candidates: Candidates) -> Plan:
         doubled = candidates.doubled()
         if not doubled:
             return
         sides = [_unchanged(PLAIN), *doubled]
-        yield from self._blocks(sides, FIRST_DOUBLED_BLOCK, DOUBLED_SHARE, 1.0)
+        yield from self._blocks(sides, FIRST_DOUBLED_BLOCK, DOUBLED_SHARE, 1 - ENDING_SHARE)
         # Whether the second run had as much to do as the first is only known afterwards.
         self.changes += [
             _change(each) for each, doubling in doubled.items() if not doubling.refused
@@ -154,7 +162,8 @@ class Trials:
     def _is_late(self, blocks: int, until: float) -> bool:
         """Slow steps make few blocks; ranks must not decide this by their own clocks."""
         spent = (time.perf_counter() - self._run.began) / self._run.wanted.seconds
-        enough = FEWEST_FOR_ROBUST_INTERVAL if spent < MOST_OVERTIME else FEWEST_FOR_INTERVAL
+        in_time = spent < until + OVERTIME_SHARE
+        enough = FEWEST_FOR_ROBUST_INTERVAL if in_time else FEWEST_FOR_INTERVAL
         return self._run.ranks == 1 and spent > until and blocks >= enough
 
     def _time_window(self, block: int, side: Variant) -> Plan:
