@@ -266,10 +266,16 @@ def test_an_unchanged_window_is_not_to_blame(tmp_path: Path) -> None:
         script_of(
             tmp_path,
             """
+            many = [torch.nn.Parameter(torch.ones(4)) for _ in range(300)]
+            optimizer = torch.optim.SGD(many, lr=0.01, foreach=False)
+            def update():
+                optimizer.zero_grad()
+                model(torch.cat(many).view(-1, 16)).sum().backward()
+                optimizer.step()
             names = torch.optim.SGD.step.__code__, update.__code__
             for step in range(400):
                 update()
-                if step > 45 and (torch.optim.SGD.step.__code__, update.__code__) == names:
+                if step > 40 and (torch.optim.SGD.step.__code__, update.__code__) == names:
                     flags = [group.get("fused") or group.get("foreach") for group
                              in optimizer.param_groups]
                     if not any(flags):
