@@ -131,7 +131,8 @@ class Change:
     what: str
     site: Site | None
     samples: float = 1.0  # batches in one step of it: a doubled batch has two
-    doubles: bool = False  # it did the work twice: what that adds, removing it gives back
+    # The share of its suspect's work that was done twice: what that adds, removing it gives back.
+    doubles: float = 0.0
     failed: str = ""
 
 

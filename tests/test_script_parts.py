@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import sys
+import threading
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -23,6 +25,7 @@ from diagnose.measure.script.replay import (
     KeptCopies,
     join,
 )
+from diagnose.measure.script.stacks import Stacks
 from diagnose.measure.script.suspects import Group, Judge
 from diagnose.measure.script.swaps import Swap, can_be_replayed
 from diagnose.measure.script.where import Sources, Span, Spot, block_around, loop_around
@@ -212,6 +215,7 @@ def test_batches_are_kept_served_joined_and_converted_once() -> None:
                 assert served[0].float() is served[0].float()
                 both = [served[0].double().t().float().contiguous() for _ in range(2)]
                 assert both[0] is both[1]
+                assert served[0].type() == "torch.LongTensor"
                 copies.remove()
                 copies.install()
             assert joined.clone().float() is not joined.clone().float()
@@ -329,6 +333,30 @@ def test_batches_are_kept_as_far_as_the_memory_for_them_goes(part: int, kept: in
         feed.keep(torch.empty(MOST_KEPT_BYTES // part, dtype=torch.uint8))
     assert len(feed.batches) == kept
     assert feed.serve("replay") is not None
+
+
+def test_frames_of_two_moments_are_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    def code(name: str) -> Any:
+        return compile("", name, "exec")
+
+    module, optimizer = code("train.py"), code("optim.py")
+    outer = SimpleNamespace(f_code=module, f_lasti=2, f_back=None)
+    inner = SimpleNamespace(f_code=optimizer, f_lasti=4, f_back=outer)
+    moved = SimpleNamespace(f_code=module, f_lasti=8, f_back=None)
+    stacks = Stacks(Sources(Path.cwd()), frozenset())
+    moments = iter([inner, moved, moved, moved])  # the optimiser ended while its frames were read
+    main = threading.get_ident()
+    monkeypatch.setattr(sys, "_current_frames", lambda: {main: next(moments)})
+    assert stacks._look() == [(module, 8)]
+
+
+def test_what_ran_twice_may_be_a_part_of_its_function() -> None:
+    code = compile("", "train.py", "exec")
+    other = compile("other = 1", "other.py", "exec")
+    spots = {Spot(code, 3): 1.0, Spot(code, 4): 2.0, Spot(code, 5): 4.0, Spot(other, 4): 1.0}
+    group = Group("function", "host", spots=spots)
+    assert group.share_of("train.py", Span(4, 5)) == 0.75
+    assert group.share_of("train.py", Span(3, 3)) == 0.125
 
 
 def test_of_large_batches_only_one_conversion_is_kept() -> None:

@@ -54,7 +54,7 @@ def test_leaving_it_out_can_refute_what_was_seen() -> None:
 
 
 def doubled(seen: Suspect, **changes: Any) -> Change:
-    return change("host", variant=f"doubled {seen.key}", doubles=True, **changes)
+    return change("host", variant=f"doubled {seen.key}", doubles=1.0, **changes)
 
 
 @pytest.mark.parametrize("with_backward", [False, True])
@@ -80,6 +80,21 @@ def test_what_doubling_adds_is_what_removing_gives_back(with_backward: bool) -> 
     first = found.findings[0]
     assert (first.cause, first.verified) == ("launch", True)
     assert first.gain_ms == pytest.approx(33.0, rel=0.02)
+
+
+def test_a_part_that_was_doubled_speaks_for_the_whole() -> None:
+    """A third of the function ran twice, and cost as much as was seen there."""
+    seen = suspect(seconds=0.03)
+    found = diagnose(
+        record(
+            suspects=(seen,),
+            changes=(replace(doubled(seen), doubles=1 / 3),),
+            windows=blocks(doubled_line=STEP + 0.01),
+        )
+    )
+    first = found.findings[0]
+    assert (first.cause, first.verified) == ("host", True)
+    assert first.gain_ms == pytest.approx(30.0, rel=0.02)
 
 
 def test_doubling_that_breaks_the_script_leaves_the_estimate() -> None:

@@ -40,7 +40,7 @@ class Claim:
     evidence: str
     smallest_share: float = SMALLEST_SHARE
     suspect: Suspect | None = None
-    doubles: bool = False  # its gain is what doing the work twice has added
+    doubles: float = 0.0  # its gain is what doing this share of the work twice has added
     phase: Phase | None = None  # what comes now and then and was left out in some steps
     always: bool = False  # told whatever it gives back now: it becomes worse
 

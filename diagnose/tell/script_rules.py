@@ -259,8 +259,10 @@ def _saved_of_doubled(seen: Claim, proof: Claim) -> Interval:
     suspect = seen.suspect
     if suspect is None or proof.gain.center <= 0:
         return proof.gain
-    forward = suspect.seconds
-    costs = (forward, forward + suspect.backward_seconds)
+    costs = (
+        proof.doubles * suspect.seconds,
+        proof.doubles * (suspect.seconds + suspect.backward_seconds),
+    )
     nearest = min(costs, key=lambda cost: abs(math.log(cost / proof.gain.center)))
     return scale(proof.gain, seen.gain.center / nearest)
 

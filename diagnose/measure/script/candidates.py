@@ -106,7 +106,7 @@ class Candidates:
                     begin=doubling.begin,
                     end=doubling.end,
                     uses=doubling.uses,
-                    doubles=True,
+                    doubles=group.share_of(spot.code.co_filename, doubling.lines),
                 )
                 found[variant] = doubling
         return found

@@ -38,7 +38,7 @@ class Variant:
     settle: int = 1  # steps after which it, or its absence, has taken effect
     samples: float = 1.0
     uses: Callable[[], int] | None = None  # counts up whenever it takes effect
-    doubles: bool = False
+    doubles: float = 0.0
 
 
 def other_optimizer(optimizer: torch.optim.Optimizer, site: Site | None) -> Variant | None:

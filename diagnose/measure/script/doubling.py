@@ -21,7 +21,7 @@ from typing import Any
 
 from diagnose.measure.script.swaps import find_functions
 from diagnose.measure.script.twice import WATCH, CannotDouble, double_statement
-from diagnose.measure.script.where import Spot, loop_around
+from diagnose.measure.script.where import Span, Spot, loop_around
 from diagnose.measure.source_lines import SourceLines
 
 # Of the time of the first run. What takes less the second time found its work done: an iterator
@@ -42,7 +42,7 @@ class Doubling:
         self._functions: list[FunctionType] = []
         try:
             self._code = _find_owner(code)
-            self._copy = _compile_copy(self._code, line, anchors, self._watch)
+            self._copy, self.lines = _compile_copy(self._code, line, anchors, self._watch)
         except CannotDouble as error:
             self.refused = str(error)
             return
@@ -143,7 +143,10 @@ def _find_owner(code: CodeType) -> CodeType:
     return code
 
 
-def _compile_copy(code: CodeType, line: int, anchors: Collection[int], watch: _Watch) -> CodeType:
+def _compile_copy(
+    code: CodeType, line: int, anchors: Collection[int], watch: _Watch
+) -> tuple[CodeType, Span]:
+    """The code in which a statement stands twice, and the lines of that statement."""
     if code.co_name in ("<module>", "<lambda>"):
         raise CannotDouble("it is in no function with a name of its own")
     source = "".join(linecache.getlines(code.co_filename))
@@ -157,7 +160,7 @@ def _compile_copy(code: CodeType, line: int, anchors: Collection[int], watch: _W
             raise CannotDouble("its file cannot be read as Python") from None
         if not any(_is_same(each, code) for each in _codes_in(plain)):
             raise CannotDouble("its file does not hold the code that runs; has it been changed?")
-        double_statement(tree, code, line, anchors)
+        lines = double_statement(tree, code, line, anchors)
         doubled = _compile(tree, code)
     copies = [
         each
@@ -167,7 +170,7 @@ def _compile_copy(code: CodeType, line: int, anchors: Collection[int], watch: _W
     if len(copies) != 1 or copies[0].co_freevars != code.co_freevars:
         raise CannotDouble("its copy would not fit into the function")
     constants = tuple(watch if each == WATCH else each for each in copies[0].co_consts)
-    return copies[0].replace(co_consts=constants)
+    return copies[0].replace(co_consts=constants), lines
 
 
 def _compile(tree: ast.Module, code: CodeType) -> CodeType:

@@ -202,9 +202,12 @@ class KeptCopies:
             view = (memory, tensor.storage_offset(), tensor.shape, tensor.stride(), tensor.dtype)
             key = (name, view, str(args), str(kwargs))
             if key not in results:
-                results[key] = original(tensor, *args, **kwargs)
+                result = original(tensor, *args, **kwargs)
+                if not isinstance(result, torch.Tensor):
+                    return result  # type() asks for a name
+                results[key] = result
                 # One conversion often follows the other.
-                storages.add(results[key].untyped_storage().data_ptr())
+                storages.add(result.untyped_storage().data_ptr())
             return results[key]
 
         return convert

@@ -12,8 +12,8 @@ import sys
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Mapping
-from types import CodeType, FrameType
+from collections.abc import Mapping, Sequence
+from types import CodeType
 from typing import Literal, NamedTuple
 
 import torch
@@ -22,12 +22,13 @@ from torch.autograd.graph import _engine_run_backward
 
 from diagnose.findings import Phase
 from diagnose.measure.process import wake_on_time
-from diagnose.measure.script.where import Sources, Spot, line_of
+from diagnose.measure.script.where import Sources, Spot, line_at
 
 PERIOD_SECONDS = 0.002
 # The interpreter hands over after this long. A thread that lets go of it for a moment more often
 # than that, as calls of small operators do, would never be asked to, and take it back each time.
 SWITCH_SECONDS = 0.00001
+MOST_LOOKS = 4
 
 _TORCH = os.path.dirname(torch.__file__) + os.sep
 _CODES: dict[CodeType, Phase] = {
@@ -47,6 +48,7 @@ _FILES: tuple[tuple[str, Phase], ...] = (
     (_TORCH + "distributed" + os.sep, "communication"),
 )
 Kind = Phase | Literal["user", "tool", ""]
+Instruction = tuple[CodeType, int]  # and its offset there
 
 
 class Stack(NamedTuple):
@@ -106,35 +108,48 @@ class Stacks(threading.Thread):
         while True:
             self._wanted.wait()
             time.sleep(PERIOD_SECONDS)
-            frame = sys._current_frames().get(self._main)
             now = time.perf_counter()
-            if frame is not None and self._wanted.is_set():
-                stack = self.read(frame)
-                if stack is not None:
-                    self.seconds[stack] += now - self._last
-                    if self._is_aside(stack):
-                        self.aside_seconds += now - self._last
+            stack = self.read(self._look())
+            if stack is not None and self._wanted.is_set():
+                self.seconds[stack] += now - self._last
+                if self._is_aside(stack):
+                    self.aside_seconds += now - self._last
             self._last = now
-            del frame  # or its locals would live until the next sample
+
+    def _look(self) -> list[Instruction]:
+        """Where the main thread is, from its innermost frame outwards.
+
+        It may go on while this thread walks through its frames, and they would be of two moments;
+        so nothing else is done meanwhile, and it is done once more then.
+        """
+        found: list[Instruction] = []
+        for _ in range(MOST_LOOKS):
+            frame = innermost = sys._current_frames().get(self._main)
+            found = []
+            while frame is not None:
+                found.append((frame.f_code, frame.f_lasti))
+                frame = frame.f_back
+            now = sys._current_frames().get(self._main)
+            if now is innermost and (now is None or now.f_lasti == found[0][1]):
+                break
+        return found
 
     def _is_aside(self, stack: Stack) -> bool:
         return stack.phase in ("checkpoint", "logging") or any(
             spot.code in self.evaluating for spot in stack.spots
         )
 
-    def read(self, frame: FrameType | None) -> Stack | None:
+    def read(self, instructions: Sequence[Instruction]) -> Stack | None:
         """None while this suite itself is at work between two steps."""
         phase: Phase | None = None
         inside = 0
-        in_torch = frame is not None and frame.f_code.co_filename.startswith(_TORCH)
         spots: list[Spot] = []
-        while frame is not None:
-            code = frame.f_code
+        for code, offset in instructions:
             kind = self._kinds.get(code)
             if kind is None:
                 kind = self._kinds[code] = self._kind(code)
             if kind == "user":
-                spots.append(Spot(code, line_of(frame)))
+                spots.append(Spot(code, line_at(code, offset)))
             elif kind == "tool":
                 # The user's code below it was called by this suite to be watched.
                 return Stack("input", tuple(spots), len(spots)) if spots else None
@@ -142,7 +157,7 @@ class Stacks(threading.Thread):
                 # The outermost decides (a module called by a dataset is input), but not the
                 # optimiser, which may call the whole step as its closure.
                 phase, inside = kind, len(spots)
-            frame = frame.f_back
+        in_torch = bool(instructions) and instructions[0][0].co_filename.startswith(_TORCH)
         return Stack(phase or "host", tuple(spots), inside, in_torch)
 
     def _kind(self, code: CodeType) -> Kind:

@@ -60,6 +60,15 @@ class Group:
                 return True
         return False
 
+    def share_of(self, file: str, lines: Span) -> float:
+        """Of its time: so much passes in these lines."""
+        here = sum(
+            seconds
+            for spot, seconds in self.spots.items()
+            if spot.code.co_filename == file and spot.line in lines
+        )
+        return here / sum(self.spots.values())
+
     @property
     def hottest(self) -> Spot | None:
         if self.head is not None:

@@ -11,6 +11,8 @@ import ast
 from collections.abc import Collection, Iterator
 from types import CodeType
 
+from diagnose.measure.script.where import Span
+
 # Stands in the copy for the object that watches both runs, until its constants are exchanged.
 WATCH = "\0the watch of both runs"
 
@@ -46,11 +48,11 @@ class CannotDouble(Exception):
     """The message says why this line's work cannot be done twice."""
 
 
-def double_statement(tree: ast.AST, code: CodeType, line: int, anchors: Collection[int]) -> None:
+def double_statement(tree: ast.AST, code: CodeType, line: int, anchors: Collection[int]) -> Span:
     """Change the tree of the file so that the statement at this line of the function runs twice.
 
     That is the outermost loop around the line without an anchor in it, else the line's own
-    statement.
+    statement. Gives back its lines.
     """
     block, place = _choose(_find_function(tree, code), line, anchors)
     statement = block[place]
@@ -58,6 +60,7 @@ def double_statement(tree: ast.AST, code: CodeType, line: int, anchors: Collecti
     if obstacle:
         raise CannotDouble(f"its statement contains {obstacle}")
     block[place] = _write_twice(statement)
+    return Span(statement.lineno, statement.end_lineno or statement.lineno)
 
 
 def _find_function(tree: ast.AST, code: CodeType) -> _Function:

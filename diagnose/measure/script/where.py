@@ -65,7 +65,7 @@ class Sources:
         found = []
         while frame is not None:
             if self.is_users(frame.f_code):
-                found.append(Spot(frame.f_code, line_of(frame)))
+                found.append(Spot(frame.f_code, frame.f_lineno))
             frame = frame.f_back
         return found
 
@@ -80,21 +80,15 @@ class Sources:
         return Site(file, place.line, place.function, read_code(place))
 
 
-def line_of(frame: FrameType) -> int:
-    """Some instructions have no line, such as the jump back to the head of a loop.
+@cache
+def line_at(code: CodeType, offset: int) -> int:
+    """The line of an instruction.
 
-    Nobody but a thread that looks on meets one of them; the instruction before has a line.
+    Some have none, such as the jump back to the head of a loop. Nobody but a thread that looks on
+    meets one of them; the instruction before has a line.
     """
-    line: int | None = frame.f_lineno
-    if line is None:
-        code = frame.f_code
-        before = [
-            each
-            for start, _, each in code.co_lines()
-            if start <= frame.f_lasti and each is not None
-        ]
-        line = before[-1] if before else code.co_firstlineno
-    return line
+    before = [line for start, _, line in code.co_lines() if start <= offset and line is not None]
+    return before[-1] if before else code.co_firstlineno
 
 
 def loop_around(spot: Spot, anchors: Collection[int]) -> Span | None:
