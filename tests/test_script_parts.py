@@ -357,6 +357,7 @@ def test_what_ran_twice_may_be_a_part_of_its_function() -> None:
     group = Group("function", "host", spots=spots)
     assert group.share_of("train.py", Span(4, 5)) == 0.75
     assert group.share_of("train.py", Span(3, 3)) == 0.125
+    assert Group("input", "input", spots={}).share_of("train.py", Span(3, 3)) == 0.0
 
 
 def test_of_large_batches_only_one_conversion_is_kept() -> None:

@@ -97,18 +97,22 @@ class Candidates:
             if spot is None or id(suspect) in replayed or not self._is_odd(suspect):
                 continue
             doubling = Doubling(spot.code, spot.line, anchors.get(spot.code, ()))
-            if not doubling.refused and len(found) < MOST_DOUBLED:
-                variant = Variant(
-                    name=doubled_name(suspect.key),
-                    cause="host",
-                    what=f"{suspect.site.function} did it twice",
-                    site=suspect.site,
-                    begin=doubling.begin,
-                    end=doubling.end,
-                    uses=doubling.uses,
-                    doubles=group.share_of(spot.code.co_filename, doubling.lines),
-                )
-                found[variant] = doubling
+            if doubling.refused or len(found) == MOST_DOUBLED:
+                continue
+            share = group.share_of(spot.code.co_filename, doubling.lines)
+            if not share:
+                continue  # it was not seen at work itself
+            variant = Variant(
+                name=doubled_name(suspect.key),
+                cause="host",
+                what=f"{suspect.site.function} did it twice",
+                site=suspect.site,
+                begin=doubling.begin,
+                end=doubling.end,
+                uses=doubling.uses,
+                doubles=share,
+            )
+            found[variant] = doubling
         return found
 
     def _is_odd(self, suspect: Suspect) -> bool:

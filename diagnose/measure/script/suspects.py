@@ -67,7 +67,8 @@ class Group:
             for spot, seconds in self.spots.items()
             if spot.code.co_filename == file and spot.line in lines
         )
-        return here / sum(self.spots.values())
+        whole = sum(self.spots.values())
+        return here / whole if whole else 0.0
 
     @property
     def hottest(self) -> Spot | None:
@@ -244,10 +245,11 @@ class Judge:
             for spot, seconds in group.spots.items()
             if spot.place in shares
         }
-        whole = not again or group.span is not None or group.phase not in ("host", "forward")
+        seconds = sum(again.values())
+        whole = not seconds or group.span is not None or group.phase not in ("host", "forward")
         if whole or self._repeats({spot.place for spot in group.spots}):
             return [group]
-        seconds, part = sum(again.values()), sum(again.values()) / sum(group.spots.values())
+        part = seconds / sum(group.spots.values())
         rest = {spot: each - again.get(spot, 0.0) for spot, each in group.spots.items()}
         return [
             replace(
