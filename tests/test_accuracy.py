@@ -295,6 +295,8 @@ def test_a_slower_minute_is_no_error_of_the_promise() -> None:
     assert judged.said_seconds == pytest.approx(0.042)
     assert judged.paced_seconds == pytest.approx(0.021, rel=0.01)
     assert judged.gain_error == pytest.approx(0.05, rel=0.05)
+    text = render_accuracy(record_of(planted(answer=said(slower))))
+    assert "In milliseconds, which were measured in different minutes, it is 110 %" in text
 
 
 def test_two_causes_are_promised_together() -> None:

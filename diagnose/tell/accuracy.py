@@ -119,7 +119,7 @@ class Judged:
     not_planted: str  # why the case proves nothing on this machine, or ""
     said_cause: str
     cause_right: bool
-    line_right: bool | None  # None where there is no line to find
+    line_right: bool | None  # with the right cause; None where there is no line to find
     found: int  # how many of its culprits are among the findings
     real: Interval | None  # seconds per step that the repair gives back
     said_seconds: float  # that the findings of the true causes promise
@@ -163,12 +163,16 @@ def judge_case(result: CaseResult) -> Judged:
     said_seconds = sum(each.gain_seconds for each in promised if each is not None)
     share = sum(each.share for each in promised if each is not None)
     paced = share * _mean_step(result.twins)
+    cause_right = said_cause == (true_causes[0] if true_causes else HEALTHY)
+    line_right = (
+        cause_right and _names_line(findings[:1], result.culprits[0]) if true_causes else None
+    )
     return Judged(
         result=result,
         not_planted=_why_not_planted(result, real),
         said_cause=said_cause,
-        cause_right=said_cause == (true_causes[0] if true_causes else HEALTHY),
-        line_right=_names_line(findings[:1], result.culprits[0]) if true_causes else None,
+        cause_right=cause_right,
+        line_right=line_right,
         found=sum(each is not None for each in promised),
         real=real,
         said_seconds=said_seconds,

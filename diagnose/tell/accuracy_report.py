@@ -55,6 +55,7 @@ def render_accuracy(record: AccuracyRecord) -> str:
         *machine_tables.no_result(run),
         f"**{prose(answer(record))}**",
         _goals_table(goals(cases)),
+        *_raw_error(cases),
         *([f"![Promised against real gains]({FIGURE_NAME})"] * bool(figure_names(record))),
         *_unseen(cases),
         "## Every script",
@@ -98,6 +99,20 @@ def compared(record: AccuracyRecord) -> list[Judged]:
         each
         for each in judge(record)
         if each.gain_error is not None and each.said_seconds > 0 and not each.not_planted
+    ]
+
+
+def _raw_error(cases: Sequence[Judged]) -> list[str]:
+    errors = [
+        abs(each.said_seconds / each.real.center - 1)
+        for each in cases
+        if each.gain_error is not None and each.real is not None and not each.not_planted
+    ]
+    if not errors:
+        return []
+    return [
+        "The error is that of shares of a step. In milliseconds, which were measured in different "
+        f"minutes, it is {percent(statistics.median(errors))} at the median."
     ]
 
 
