@@ -93,11 +93,13 @@ class Candidates:
         anchors = self._run.spine().anchors
         found: dict[Variant, Doubling] = {}
         for group, suspect in sorted(self._seen, key=lambda pair: -pair[1].seconds):
+            if len(found) == MOST_DOUBLED:
+                break
             spot = group.hottest
             if spot is None or id(suspect) in replayed or not self._is_odd(suspect):
                 continue
             doubling = Doubling(spot.code, spot.line, anchors.get(spot.code, ()))
-            if doubling.refused or len(found) == MOST_DOUBLED:
+            if doubling.refused:
                 continue
             share = group.share_of(spot.code.co_filename, doubling.lines)
             if not share:
