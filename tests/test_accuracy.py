@@ -282,6 +282,11 @@ def test_a_share_is_held_against_its_goal() -> None:
     assert met(*[planted()] * 8, wrong_line(1))[1] is False
 
 
+def test_the_line_of_another_cause_is_not_right() -> None:
+    judged = judge_case(planted(answer=said(found("host", "slow.py", 30, 0.02, 0.0, 0.0))))
+    assert (judged.cause_right, judged.line_right) == (False, False)
+
+
 def test_a_larger_batch_is_compared_per_sample() -> None:
     judged = judge_case(planted(twins=twins(0.050, 0.120, work=4)))
     assert judged.real is not None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
 import threading
 from dataclasses import replace
@@ -13,6 +14,7 @@ import pytest
 import torch
 
 from diagnose.findings import Wanted
+from diagnose.measure.script import ceilings
 from diagnose.measure.script.changes import other_optimizer
 from diagnose.measure.script.growth import FEWEST_LOOKS, Lengths
 from diagnose.measure.script.plan import plan_blocks, plan_counts
@@ -358,6 +360,13 @@ def test_what_ran_twice_may_be_a_part_of_its_function() -> None:
     assert group.share_of("train.py", Span(4, 5)) == 0.75
     assert group.share_of("train.py", Span(3, 3)) == 0.125
     assert Group("input", "input", spots={}).share_of("train.py", Span(3, 3)) == 0.0
+
+
+def test_what_fresh_memory_costs_is_more_than_filling_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A clock by which the first filling takes 3 s and the second 1 s."""
+    times = itertools.accumulate(itertools.cycle((3.0, 1.0, 0.0)), initial=0.0)
+    monkeypatch.setattr(ceilings, "time", SimpleNamespace(perf_counter=lambda: next(times)))
+    assert ceilings._fresh_rate() == ceilings._FRESH_BYTES / 2
 
 
 def test_of_large_batches_only_one_conversion_is_kept() -> None:

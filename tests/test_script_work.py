@@ -28,6 +28,7 @@ def step(model, seen):
     x = draw().float()  # convert
     table = torch.arange(4096.0).sqrt()  # table
     mixed = table.exp() + x.sum() + (x > 2).repeat(1, 512)  # mixed
+    large = x.repeat(256, 32)  # large
     rows = torch.zeros(4, 8)
     for row in range(4):
         rows[row] = x[row] * 2  # loop
@@ -81,6 +82,8 @@ def test_every_line_has_its_facts(run: Run) -> None:
     assert len(loop.results) == 2 * 4
     assert loop.forward_seconds > 0
     assert run.line("read").syncs == 1
+    assert run.line("large").new_bytes == 4 * 256 * 8 * 32 * 4
+    assert run.line("table").new_bytes == 0  # too small for the system to take back
     assert run.line("draw").makes_double
     assert run.line("convert").copy_seconds > 0
     model = run.line("model")
