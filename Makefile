@@ -43,7 +43,7 @@ evaluate: $(READY) ## answer and score questions; ARGS="-m DIR -d FILE.jsonl -b 
 	$(RUN) diagnose/evaluate.py $(ARGS)
 
 accuracy: $(READY) ## diagnose scripts whose cause is known, and publish how often it is right
-	$(RUN) -m diagnose.accuracy $(ARGS)
+	$(RUN) -m diagnose.commands.accuracy $(ARGS)
 
 test: lint ## lint, then every test, two files at a time
 	$(RUN) -m pytest tests -n 2 --dist loadfile $(ARGS)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from diagnose.measure.power import PowerMeter
+    from diagnose.measure.gpu.power import PowerMeter
     from diagnose.measure.stages.plan import Context, Variant
 
 BENCH = Path(__file__).parent / "bench"
@@ -41,9 +41,9 @@ def synchronized_clock() -> float:
 
 def pytest_benchmark_update_machine_info(config: pytest.Config, machine_info: Any) -> None:
     """Our description replaces the plugin's, which contains the host name."""
-    from diagnose.codec import to_dict
-    from diagnose.measure.device import open_device
-    from diagnose.measure.machine import probe
+    from diagnose.measure.machine.describe import probe
+    from diagnose.measure.machine.device import open_device
+    from diagnose.records.codec import to_dict
 
     machine_info.clear()
     machine_info.update(to_dict(probe(open_device(config.getoption("--device")).kind)))
@@ -52,9 +52,9 @@ def pytest_benchmark_update_machine_info(config: pytest.Config, machine_info: An
 @pytest.fixture(scope="session")
 def context(request: pytest.FixtureRequest) -> Context:
     """The workload on its device, built once for all stages."""
-    from bench.workload import load
     from diagnose.measure.clock import QUICK
-    from diagnose.measure.device import open_device
+    from diagnose.measure.jobs import load
+    from diagnose.measure.machine.device import open_device
     from diagnose.measure.stages.plan import Context
 
     device = open_device(request.config.getoption("--device"))
@@ -65,9 +65,9 @@ def context(request: pytest.FixtureRequest) -> Context:
 
 @pytest.fixture(scope="session")
 def meter(context: Context) -> Iterator[PowerMeter]:
-    from diagnose.codec import to_dict
-    from diagnose.measure.machine import identities
-    from diagnose.measure.power import PowerMeter
+    from diagnose.measure.gpu.power import PowerMeter
+    from diagnose.measure.machine.describe import identities
+    from diagnose.records.codec import to_dict
 
     meter = PowerMeter(salt="")
     meter.watch([to_dict(identity) for identity in identities(context.device.kind)])

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from bench.data import tensors, text, vocabulary
-from bench.workload import Batch, DataSummary, Network, Size, Workload
+from diagnose.workload import Batch, DataSummary, Network, Size, Workload
 
 SIZES = {
     # The job of the DGCA-ReLM report: bert-base-chinese at batch 128 on one 24 GB card.

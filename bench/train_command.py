@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from bench.workload import WorkloadError
+from diagnose.workload import WorkloadError
 
 FINE, USAGE, COULD_NOT_TRAIN, INTERRUPTED = 0, 2, 3, 130
 
@@ -37,7 +37,7 @@ def explain_failure(error: Exception, saves_memory: str) -> str | None:
     """Why training could not go on, if it is a known way to fail; None for a fault of ours."""
     import torch
 
-    from bench.out_of_memory import is_out_of_memory
+    from diagnose.measure.machine.out_of_memory import is_out_of_memory
 
     if isinstance(error, TrainingFailed):
         return str(error)

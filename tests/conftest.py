@@ -5,9 +5,9 @@ from collections.abc import Generator
 
 import pytest
 
-from tests.fakegpu.plugin import fakegpu_env as fakegpu_env
-from tests.nvml_stub import build_stub, find_compiler
-from tests.turns import take_turn
+from tests.support.fakegpu.plugin import fakegpu_env as fakegpu_env
+from tests.support.nvml_stub import build_stub, find_compiler
+from tests.support.turns import take_turn
 
 # Two files are tested at a time, and models are tiny: a second thread would only wait for the
 # other file's, and OpenMP waits busily. Set before torch is imported; child processes inherit it.

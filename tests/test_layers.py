@@ -13,39 +13,72 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 
-DATA_TYPES = (
-    "diagnose.model",
-    "diagnose.ranks",
-    "diagnose.sizes",
-    "diagnose.findings",
-    "diagnose.codec",
-    "diagnose.stats",
-)
-SHARED = (*DATA_TYPES, "diagnose.__version__")
-
-# Files (the first pattern that fits decides) -> all that they may import beside the standard
-# library. Files that no pattern fits may import anything: __main__ and the torchrun entries in
-# diagnose/, and conftest.py, which see both halves.
+# Room -> all that its files may import beside the standard library; the first pattern that fits
+# decides, and files that no pattern fits may import anything. One direction:
+# commands -> measure -> records <- analyze <- render.
 ONLY: dict[str, tuple[str, ...]] = {
-    "diagnose/model.py": DATA_TYPES,
-    "diagnose/ranks.py": DATA_TYPES,
-    "diagnose/sizes.py": DATA_TYPES,
-    "diagnose/findings.py": DATA_TYPES,
-    "diagnose/codec.py": DATA_TYPES,
-    "diagnose/stats.py": DATA_TYPES,
-    "diagnose/measure/**": (*SHARED, "diagnose.measure", "bench", "torch", "pynvml"),
-    "diagnose/tell/**": (*SHARED, "diagnose.tell", "pandas", "matplotlib", "numpy"),
+    "diagnose/records/**": ("diagnose.records",),
+    "diagnose/workload.py": ("torch",),  # annotations of the contract alone
+    "diagnose/measure/**": (
+        "diagnose.records",
+        "diagnose.workload",
+        "diagnose.measure",
+        "diagnose.__version__",
+        "torch",
+        "pynvml",
+        "psutil",
+    ),
+    "diagnose/analyze/**": ("diagnose.records", "diagnose.analyze", "diagnose.__version__"),
+    "diagnose/render/**": (
+        "diagnose.records",
+        "diagnose.analyze",
+        "diagnose.render",
+        "diagnose.__version__",
+        "pandas",
+        "matplotlib",
+        "numpy",
+    ),
+    "diagnose/commands/**": ("diagnose", "rich"),
+    # The doors that a user runs as files.
+    "diagnose/ddp_bandwidth.py": ("diagnose.commands",),
+    "diagnose/ddp_scaling.py": ("diagnose.commands",),
+    "diagnose/evaluate.py": ("diagnose.commands",),
+    "diagnose/profile_accuracy.py": ("diagnose.commands",),
+    "diagnose/__main__.py": ("diagnose.commands",),
 }
 
 # Files -> what they must not import, whatever else they do.
 NEVER: dict[str, tuple[str, ...]] = {
-    "bench/**": ("diagnose",),
+    "bench/**": ("diagnose.analyze", "diagnose.render"),
+    "diagnose/**": ("bench",),
 }
 
 # Module or attribute of torch -> (where the rule holds, the one file that may touch it).
 ONE_PLACE: dict[str, tuple[str, str]] = {
-    "pynvml": ("**", "diagnose/measure/nvml.py"),
-    "torch.cuda": ("diagnose/**", "diagnose/measure/cuda.py"),
+    "pynvml": ("**", "diagnose/measure/gpu/nvml.py"),
+    "torch.cuda": ("diagnose/**", "diagnose/measure/machine/cuda.py"),
+}
+
+# Analysis that still writes its own tables, and one command that still measures: to be moved.
+NOT_YET = {
+    *(
+        f"diagnose/analyze/{name}.py"
+        for name in (
+            "claims/ledger",
+            "link/bandwidth",
+            "optimize/coverage",
+            "optimize/curves",
+            "optimize/density",
+            "optimize/effects",
+            "optimize/ladder",
+            "optimize/pace",
+            "optimize/plans",
+            "scaling/cadence",
+            "scaling/cluster_table",
+            "scaling/options",
+        )
+    ),
+    "diagnose/commands/evaluation_run.py",
 }
 
 PRODUCT = ("bench/**/*.py", "diagnose/**/*.py", "conftest.py")
@@ -53,6 +86,9 @@ PRODUCT = ("bench/**/*.py", "diagnose/**/*.py", "conftest.py")
 # Longer than this and a file answers more than one question.
 MOST_LINES = 400
 MEASURED_FOR_LENGTH = (*PRODUCT, "tests/**/*.py", "tests/**/*.c", "tests/**/*.cpp", "tests/**/*.h")
+
+# More than this and a folder is no room any more: nobody sees at a glance what it holds.
+MOST_FILES = 20
 
 # What makes a command slow to answer --help, or fail on a machine that only renders reports.
 HEAVY = ("torch", "pandas", "matplotlib", "transformers")
@@ -140,8 +176,48 @@ def find_shadowing_modules(root: Path) -> list[str]:
     return sorted(names & sys.stdlib_module_names)
 
 
+def find_crowded_folders(root: Path) -> list[str]:
+    found = []
+    for top in ("diagnose", "bench", "tests"):
+        folders = [root / top, *(path for path in (root / top).rglob("*") if path.is_dir())]
+        for folder in folders:
+            count = len(list(folder.glob("*.py")))
+            if count > MOST_FILES:
+                found.append(f"{folder.relative_to(root)} holds {count} files")
+    return sorted(found)
+
+
+def find_import_cycles(root: Path) -> list[str]:
+    """Modules of diagnose/ that import each other in a circle, imports inside functions too."""
+    files = {
+        ".".join(path.relative_to(root).with_suffix("").parts): path
+        for path in find_files(root, ("diagnose/**/*.py",))
+    }
+    edges = {}
+    for name, path in files.items():
+        package = package_of(path.relative_to(root).as_posix())
+        used = find_imports(ast.parse(path.read_text(encoding="utf-8")), package)
+        targets = {module if module in files else module.rpartition(".")[0] for _, module in used}
+        edges[name] = (targets & files.keys()) - {name}
+    # Whatever imports nothing that is left cannot be part of a circle.
+    while free := {name for name, targets in edges.items() if not targets & edges.keys()}:
+        edges = {name: targets for name, targets in edges.items() if name not in free}
+    while free := {name for name in edges if not any(name in each for each in edges.values())}:
+        edges = {name: targets for name, targets in edges.items() if name not in free}
+    return sorted(edges)
+
+
 def test_every_file_keeps_to_the_import_table() -> None:
-    assert find_forbidden_imports(ROOT) == []
+    found = [each for each in find_forbidden_imports(ROOT) if each.split(":")[0] not in NOT_YET]
+    assert found == []
+
+
+def test_nothing_imports_in_a_circle() -> None:
+    assert find_import_cycles(ROOT) == []
+
+
+def test_no_folder_is_crowded() -> None:
+    assert find_crowded_folders(ROOT) == []
 
 
 def test_no_file_is_too_long() -> None:
@@ -171,26 +247,31 @@ def test_help_answers_without_heavy_imports(verb: tuple[str, ...]) -> None:
 @pytest.mark.parametrize(
     ("file", "code", "complaint"),
     [
-        ("bench/a.py", "import diagnose.model", "may not import diagnose.model"),
-        ("bench/deep/a.py", "from diagnose import stats", "may not import diagnose.stats"),
-        ("diagnose/model.py", "import numpy as np", "may not import numpy"),
-        ("diagnose/stats.py", "from . import measure", "may not import diagnose.measure"),
+        ("bench/a.py", "import diagnose.render.page", "may not import diagnose.render.page"),
+        ("bench/deep/a.py", "from diagnose import analyze", "may not import diagnose.analyze"),
+        ("diagnose/records/a.py", "import numpy as np", "may not import numpy"),
+        ("diagnose/records/a.py", "from .. import measure", "may not import diagnose.measure"),
         ("diagnose/measure/a.py", "import pandas", "may not import pandas"),
-        ("diagnose/measure/a.py", "def f():\n    import diagnose.tell", "a.py:2 may not import"),
-        ("diagnose/measure/stages/a.py", "from ...tell import x", "import diagnose.tell.x"),
-        ("diagnose/measure/a.py", "import_module('diagnose.tell')", "import diagnose.tell"),
+        ("diagnose/measure/a.py", "def f():\n    import diagnose.render", "a.py:2 may not import"),
+        ("diagnose/measure/stages/a.py", "from ...analyze import x", "import diagnose.analyze.x"),
+        ("diagnose/measure/a.py", "import_module('diagnose.render')", "import diagnose.render"),
+        ("diagnose/measure/a.py", "from diagnose.commands import run", "diagnose.commands.run"),
+        ("diagnose/measure/a.py", "import bench.bert", "may not import bench.bert"),
+        ("diagnose/commands/a.py", "import bench.bert", "may not import bench.bert"),
+        ("diagnose/commands/a.py", "import torch", "may not import torch"),
         (
-            "diagnose/tell/a.py",
+            "diagnose/analyze/a.py",
             "if TYPE_CHECKING:\n    import torch",
             "a.py:2 may not import torch",
         ),
-        ("diagnose/tell/a.py", "from torch.nn import Linear", "import torch.nn.Linear"),
-        ("diagnose/tell/a.py", "import bench.workload", "may not import bench.workload"),
-        ("diagnose/tell/a.py", "from diagnose.measure import clock", "diagnose.measure.clock"),
+        ("diagnose/analyze/a.py", "from diagnose.render import table", "diagnose.render.table"),
+        ("diagnose/analyze/a.py", "import pandas", "may not import pandas"),
+        ("diagnose/render/a.py", "from torch.nn import Linear", "import torch.nn.Linear"),
+        ("diagnose/render/a.py", "import diagnose.workload", "may not import diagnose.workload"),
+        ("diagnose/render/a.py", "from diagnose.measure import clock", "diagnose.measure.clock"),
         ("diagnose/measure/a.py", "import pynvml", "uses pynvml, which only"),
         ("bench/a.py", "import pynvml", "uses pynvml, which only"),
         ("diagnose/measure/a.py", "x = torch.cuda.Event()", "uses torch.cuda, which only"),
-        ("diagnose/ddp.py", "from torch import cuda", "uses torch.cuda, which only"),
     ],
 )
 def test_forbidden_import_is_reported(tmp_path: Path, file: str, code: str, complaint: str) -> None:
@@ -203,14 +284,29 @@ def test_forbidden_import_is_reported(tmp_path: Path, file: str, code: str, comp
 
 def test_permitted_imports_are_not_reported(tmp_path: Path) -> None:
     write(tmp_path / "bench/a.py", "import torch, transformers\nx = torch.cuda.is_available()")
-    write(tmp_path / "diagnose/codec.py", "import json\nfrom diagnose.model import Report")
-    write(tmp_path / "diagnose/measure/a.py", "import os.path\nimport torch\nimport bench.bert")
-    write(tmp_path / "diagnose/measure/cuda.py", "import torch\nx = torch.cuda.Event")
-    write(tmp_path / "diagnose/measure/nvml.py", "import pynvml")
-    write(tmp_path / "diagnose/tell/a.py", "import pandas\nfrom . import rules")
-    write(tmp_path / "diagnose/__main__.py", "import rich\nfrom diagnose import measure, tell")
+    write(tmp_path / "bench/b.py", "from diagnose.workload import Workload")
+    write(tmp_path / "diagnose/records/codec.py", "import json\nfrom diagnose.records.run import R")
+    write(
+        tmp_path / "diagnose/measure/a.py", "import os.path\nimport torch\nimport diagnose.records"
+    )
+    write(tmp_path / "diagnose/measure/machine/cuda.py", "import torch\nx = torch.cuda.Event")
+    write(tmp_path / "diagnose/measure/gpu/nvml.py", "import pynvml")
+    write(tmp_path / "diagnose/analyze/a.py", "from diagnose.records import run")
+    write(tmp_path / "diagnose/render/a.py", "import pandas\nfrom diagnose.analyze import a")
+    write(tmp_path / "diagnose/commands/a.py", "import rich\nfrom diagnose import measure, render")
     write(tmp_path / "conftest.py", "import torch, pandas")
     assert find_forbidden_imports(tmp_path) == []
+
+
+def test_a_circle_and_a_crowd_are_reported(tmp_path: Path) -> None:
+    write(tmp_path / "diagnose/a.py", "from diagnose import b")
+    write(tmp_path / "diagnose/b.py", "def f():\n    from diagnose.c import x")
+    write(tmp_path / "diagnose/c.py", "from diagnose.a import y")
+    write(tmp_path / "diagnose/d.py", "from diagnose import a")
+    assert find_import_cycles(tmp_path) == ["diagnose.a", "diagnose.b", "diagnose.c"]
+    for number in range(MOST_FILES + 1):
+        write(tmp_path / f"tests/x/{number}.py", "")
+    assert find_crowded_folders(tmp_path) == ["tests/x holds 21 files"]
 
 
 def test_long_file_and_shadowing_module_are_reported(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from random import Random
 from typing import Literal
 
 from bench.data import vocabulary
-from bench.workload import WorkloadError
+from diagnose.workload import WorkloadError
 
 VERSION = 1  # raised whenever the same sentence and seed would give another error
 

@@ -31,7 +31,7 @@ from torch.utils.data import Dataset
 
 from bench.data import candidates, confusion, vocabulary
 from bench.data.text import Corpus
-from bench.workload import DataSummary, WorkloadError
+from diagnose.workload import DataSummary, WorkloadError
 
 PROMPT_LENGTH = 3
 IGNORED = -100  # torch's cross entropy leaves such labels out

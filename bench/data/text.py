@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.data import vocabulary
-from bench.workload import WorkloadError
+from diagnose.workload import WorkloadError
 
 PACKAGE = "jupyterlab-language-pack-zh-CN"
 _MODULE = "jupyterlab_language_pack_zh_CN"

@@ -12,9 +12,9 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NoReturn
 
-from bench.workload import WorkloadError
+from diagnose.commands.arguments import OneSentenceParser, between, count, count_or_none, hyphenate
+from diagnose.workload import WorkloadError
 
 LATEST = ""  # the value of --resume without a path: go on in --output
 
@@ -61,13 +61,6 @@ class Options:
     preload_data: bool
 
 
-class OneSentenceParser(argparse.ArgumentParser):
-    """Says what is wrong in one line; the whole usage is for --help."""
-
-    def error(self, message: str) -> NoReturn:
-        self.exit(2, f"{self.prog}: {message}; see --help\n")
-
-
 def open_train_parser(description: str, example: str) -> OneSentenceParser:
     """Of a training command, still without options."""
     return OneSentenceParser(
@@ -90,44 +83,6 @@ def parse(words: Sequence[str] | None = None) -> Options:
     except WorkloadError as error:
         parser.exit(2, f"{parser.prog}: {error}\n")
     return options
-
-
-def hyphenate(words: Sequence[str]) -> list[str]:
-    """--save_steps=5 as --save-steps=5; values keep their underscores."""
-    result = []
-    for word in words:
-        name, equals, value = word.partition("=")
-        result.append((name.replace("_", "-") if name.startswith("--") else name) + equals + value)
-    return result
-
-
-def count(text: str) -> int:
-    return _whole(text, least=1)
-
-
-def count_or_none(text: str) -> int:
-    return _whole(text, least=0)
-
-
-def _whole(text: str, least: int) -> int:
-    try:
-        value = int(text)
-    except ValueError:
-        value = least - 1
-    if value < least:
-        raise argparse.ArgumentTypeError(f"'{text}' is not a whole number of {least} or more")
-    return value
-
-
-def between(text: str, low: float, high: float, expected: str) -> float:
-    """The number, which lies inside the ends and is none of them."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = low
-    if not low < value < high:
-        raise argparse.ArgumentTypeError(f"'{text}' is not {expected}")
-    return value
 
 
 def _rate(text: str) -> float:

@@ -21,9 +21,9 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from bench.dgca.files import new_folder, write_file
 from bench.dgca.state import TrainingState, restore_random_states
-from bench.workload import WorkloadError
+from diagnose.records.files import new_folder, write_file
+from diagnose.workload import WorkloadError
 
 FORMAT = 1
 MODEL, TRAINING, STATE, LATEST = "model.safetensors", "training.safetensors", "state.json", "latest"

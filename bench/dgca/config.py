@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from bench.data import candidates, tensors, vocabulary
-from bench.workload import Size
+from diagnose.workload import Size
 
 GRADIENT_NORM_MOST = 1.0
 

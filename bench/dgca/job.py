@@ -33,7 +33,7 @@ from bench.dgca.trainer import (
 )
 from bench.dgca.workload import WORKLOAD
 from bench.train_command import TrainingFailed
-from bench.workload import WorkloadError
+from diagnose.workload import WorkloadError
 
 
 def run(options: Options) -> bool:

@@ -16,7 +16,7 @@ from bench.dgca.ranks import Ranks
 from bench.dgca.rows import DataFile, Order
 from bench.dgca.state import TrainingState
 from bench.dgca.trainer import Objective
-from bench.workload import WorkloadError
+from diagnose.workload import WorkloadError
 
 
 @dataclass(frozen=True)

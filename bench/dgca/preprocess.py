@@ -16,8 +16,8 @@ from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING
 
-from bench.dgca.arguments import OneSentenceParser, count, count_or_none, hyphenate
-from bench.workload import WorkloadError
+from diagnose.commands.arguments import OneSentenceParser, count, count_or_none, hyphenate
+from diagnose.workload import WorkloadError
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -54,8 +54,8 @@ def write_files(
     # Imported here: a wrong option is answered without torch.
     from bench.data import tensors, text
     from bench.dgca.config import DGCAConfig
-    from bench.dgca.files import write_file
     from bench.dgca.workload import WORKLOAD
+    from diagnose.records.files import write_file
 
     config = DGCAConfig.from_size(WORKLOAD.size(size_name, "cpu")[1])
     length = config.length if length is None else length

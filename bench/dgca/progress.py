@@ -15,8 +15,8 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from bench.dgca.evaluate import describe
-from bench.dgca.files import write_file
 from bench.dgca.metrics import Metrics
+from diagnose.records.files import write_file
 
 LOG = "log.jsonl"
 

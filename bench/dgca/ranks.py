@@ -11,7 +11,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from bench.workload import WorkloadError
+from diagnose.workload import WorkloadError
 
 
 @dataclass(frozen=True)

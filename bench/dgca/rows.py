@@ -22,7 +22,7 @@ from torch.utils.data import DataLoader, Dataset, Sampler
 from bench.data.tensors import IGNORED, INPUTS
 from bench.dgca.arguments import Options
 from bench.dgca.config import DGCAConfig
-from bench.workload import WorkloadError
+from diagnose.workload import WorkloadError
 
 
 def ranges(vocab: int) -> Mapping[str, tuple[int, int]]:

@@ -14,8 +14,7 @@ from bench.dgca.config import GRADIENT_NORM_MOST, DGCAConfig
 from bench.dgca.loss import compute_loss
 from bench.dgca.masking import mask_through_tokenizer, prepare_batch
 from bench.dgca.model import DGCA, ORIGINAL, Output
-from bench.optimizations.contract import Treatment
-from bench.workload import Batch, Network, Size, Workload
+from diagnose.workload import Batch, Network, Size, Treatment, Workload
 
 SIZES = {
     # The job of the DGCA-ReLM report: 128.87 million parameters at batch 128 on one 24 GB card.

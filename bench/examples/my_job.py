@@ -21,8 +21,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.data import Dataset
 
-from bench.optimizations.contract import Lab, Optimization, Side, Treatment, Trial
-from bench.workload import Network, Size, Workload
+from diagnose.workload import Lab, Network, Optimization, Side, Size, Treatment, Trial, Workload
 
 CLASSES = 8
 Images = tuple[Tensor, Tensor]  # pictures (batch, 3, pixels, pixels) and classes (batch,)

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from bench.data import vocabulary
-from bench.generation.contract import Batch, Decoding, Encoded, Question
 from bench.generation.reader import Reader
+from diagnose.workload import Decoding, Encoded, Question, Tensors
 
 MODEL_INPUTS = ("input_ids", "attention_mask", "pixel_values")
 
@@ -59,7 +59,7 @@ class GreedyGenerator:
     def decode(self, tokens: Sequence[int]) -> str:
         return self.reader.language.decode(tokens)
 
-    def generate(self, batch: Batch, decoding: Decoding) -> list[tuple[int, ...]]:
+    def generate(self, batch: Tensors, decoding: Decoding) -> list[tuple[int, ...]]:
         inputs = {name: batch[name].to(self.model.device) for name in MODEL_INPUTS if name in batch}
         language = self.reader.language
         written = self.model.generate(
@@ -72,7 +72,7 @@ class GreedyGenerator:
         rows: list[list[int]] = written[:, batch["input_ids"].shape[1] :].tolist()
         return [self._cut(row) if decoding.natural_stop else tuple(row) for row in rows]
 
-    def _rules(self, batch: Batch, decoding: Decoding) -> list[EndLikeReference]:
+    def _rules(self, batch: Tensors, decoding: Decoding) -> list[EndLikeReference]:
         if not self.reader.ends_like_reference:
             return []
         width, end = batch["input_ids"].shape[1], self.reader.language.ends[0]

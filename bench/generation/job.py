@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache, partial
@@ -14,15 +13,14 @@ from torch import Tensor, nn
 
 from bench import bert
 from bench.data.tensors import IGNORED, SEED
-from bench.generation.contract import Generator, Question
 from bench.generation.greedy import GreedyGenerator
-from bench.generation.local_model import read_config
 from bench.generation.reader import Reader
 from bench.generation.rows import AnsweredQuestions, collate
-from bench.workload import DataSummary, Generation, Network, Size, Workload
+from diagnose.measure.evaluation.directory import hash_questions, read_config
+from diagnose.workload import DataSummary, Generation, Generator, Network, Question, Size, Workload
 
 if TYPE_CHECKING:
-    from bench.optimizations.contract import Treatment
+    from diagnose.workload import Treatment
 
 Shape = Mapping[str, int]
 # By the name that a size has for it: what a model on disk is like, for the report.
@@ -58,7 +56,7 @@ class Family:
         dtype: torch.dtype = torch.float32,
         seed: int = 0,
     ) -> Generator:
-        """See bench/generation/contract.py."""
+        """See OpenGenerator in diagnose/workload.py."""
         torch.manual_seed(seed)
         model = self.build_model(shape, model_directory, dtype).to(device=device, dtype=dtype)
         return GreedyGenerator(model, self.open_reader(shape, model_directory))
@@ -177,12 +175,3 @@ def _describe(family: Family, reader: Reader, size: Size, path: Path | None) -> 
         unit="questions",
         length_unit="tokens",
     )
-
-
-def hash_questions(questions: list[Question]) -> str:
-    found = hashlib.sha256()
-    for each in questions:
-        found.update(repr((each.key, each.prompt, each.references)).encode())
-        if each.image is not None:
-            found.update(each.image.read_bytes())
-    return found.hexdigest()

@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.data.text import parse_json, read_lines
-from bench.generation.contract import Question
-from bench.workload import WorkloadError
+from diagnose.workload import Question, WorkloadError
 
 # The names that evaluation sets have for the same thing, the commonest first.
 PROMPTS = ("question", "prompt", "instruction")

@@ -10,9 +10,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from bench.generation.contract import Encoded, Question
 from bench.generation.language import Language
-from bench.workload import WorkloadError
+from diagnose.workload import Encoded, Question, WorkloadError
 
 
 class Pictures(Protocol):

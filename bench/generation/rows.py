@@ -10,8 +10,8 @@ from torch.nn import functional as F
 from torch.utils.data import Dataset
 
 from bench.data.tensors import IGNORED
-from bench.generation.contract import Question
 from bench.generation.reader import Reader
+from diagnose.workload import Question
 
 
 class AnsweredQuestions(Dataset[dict[str, Tensor]]):

@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
-from bench.allocator import keep_freed_memory, return_large_blocks
 from bench.dgca.masking import mask_on_device
 from bench.dgca.model import OPTIMISED
-from bench.optimizations.contract import Lab, Optimization, Side, Trial
 from bench.optimizations.dgca_lab import model_outcome, training_trial
+from diagnose.measure.machine.allocator import keep_freed_memory, return_large_blocks
+from diagnose.workload import Lab, Optimization, Side, Trial
 
 
 def _side(text: str, arrange: Callable[[], bool]) -> Side:

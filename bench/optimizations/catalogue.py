@@ -5,7 +5,6 @@ from __future__ import annotations
 from bench.dgca.masking import mask_on_device
 from bench.dgca.model import BEST
 from bench.optimizations.allocator import KEEP_MEMORY
-from bench.optimizations.contract import Treatment
 from bench.optimizations.dgca_data import (
     DATASET_BATCHED,
     DATASET_CLONE,
@@ -30,6 +29,7 @@ from bench.optimizations.training import (
     MIXED_PRECISION,
     TORCH_COMPILE,
 )
+from diagnose.workload import Treatment
 
 OPTIMIZATIONS = (
     APPLY_PROMPT,

@@ -13,8 +13,8 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, default_collate
 
 from bench.data import tensors
-from bench.optimizations.contract import Lab, Optimization, Side, Trial
 from bench.optimizations.dgca_lab import Batch, rows_of
+from diagnose.workload import Lab, Optimization, Side, Trial
 
 PROVEN_BATCHES = 4
 # Short epochs, where starting workers again can show.

@@ -19,7 +19,7 @@ from bench.dgca.masking import MaskForm, mask_through_tokenizer, prepare_batch
 from bench.dgca.model import DGCA, ORIGINAL, Forms
 from bench.dgca.state import start_training
 from bench.dgca.trainer import Objective, accumulate_gradients, apply_gradients
-from bench.optimizations.contract import Lab, OpenTrial, Trial
+from diagnose.workload import Lab, OpenTrial, Trial
 
 LEARNING_RATE = 5e-5
 Batch = dict[str, Tensor]

@@ -13,7 +13,6 @@ from bench.bert import vocabulary_of
 from bench.data import vocabulary
 from bench.dgca import fusion, masking, prompt
 from bench.dgca.model import BEST, OPTIMISED, ORIGINAL, Forms
-from bench.optimizations.contract import Condition, Fact, Lab, OpenTrial, Optimization, Side, Trial
 from bench.optimizations.dgca_lab import (
     forward_trial,
     labelled_outcome,
@@ -21,6 +20,7 @@ from bench.optimizations.dgca_lab import (
     real_batch,
     training_trial,
 )
+from diagnose.workload import Condition, Fact, Lab, OpenTrial, Optimization, Side, Trial
 
 MASK_RATE = 0.2
 # Real text has a few characters outside the vocabulary; here every fiftieth is one.

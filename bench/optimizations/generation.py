@@ -6,7 +6,6 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
-from bench.optimizations.contract import Fact, Lab, Optimization, Treatment
 from bench.optimizations.generation_lab import (
     WORKERS,
     Changes,
@@ -34,7 +33,7 @@ from bench.optimizations.generation_short import (
     on_short_answers,
     with_work_for_loaders,
 )
-from bench.workload import Generation
+from diagnose.workload import Fact, Generation, Lab, Optimization, Treatment
 
 # 32 → 48 and 64 in the guide about plans, whatever the size's own batch is.
 HALF_MORE, DOUBLE = 1.5, 2.0

@@ -16,8 +16,6 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from bench.generation.contract import Generator, OpenGenerator, Question
-from bench.optimizations.contract import Fact, Lab, OpenTrial, Side, Trial
 from bench.optimizations.generation_pass import (
     Answer,
     Pass,
@@ -27,7 +25,17 @@ from bench.optimizations.generation_pass import (
     split,
 )
 from bench.optimizations.generation_ranks import Ranks
-from bench.workload import Generation
+from diagnose.workload import (
+    Fact,
+    Generation,
+    Generator,
+    Lab,
+    OpenGenerator,
+    OpenTrial,
+    Question,
+    Side,
+    Trial,
+)
 
 PASS = "evaluation pass"
 Changes = Mapping[str, Fact]

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from bench.generation.contract import Decoding, Encoded, Generator, Question
-from bench.generation.scores import vqa_accuracy
+from diagnose.measure.evaluation.scores import vqa_accuracy
+from diagnose.workload import Decoding, Encoded, Generator, Question
 
 
 @dataclass(frozen=True)

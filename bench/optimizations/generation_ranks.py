@@ -11,8 +11,8 @@ from typing import Protocol
 
 import torch
 
-from bench.generation.contract import Generator, Question
 from bench.optimizations.generation_pass import Answer, Pass, Settings, shard
+from diagnose.workload import Generator, Question
 
 # A model of a few GB loads from a slow disk in less.
 READY_SECONDS = 120.0

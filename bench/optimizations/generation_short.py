@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from bench.optimizations.contract import Fact, Lab, Optimization, Side
 from bench.optimizations.generation_lab import (
     BATCHES_PER_WORKER,
     Changes,
@@ -19,6 +18,7 @@ from bench.optimizations.generation_lab import (
     whole_batches,
     workers_here,
 )
+from diagnose.workload import Fact, Lab, Optimization, Side
 
 # Single samples against these: the table of the guide about batches.
 BATCHES = (2, 4, 8, 16)

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 
 from torch import Tensor
 
-from bench.optimizations.contract import Lab, Ladder, Optimization, Side, Treatment
 from bench.optimizations.timeseries_lab import (
     ALONE,
     BASE,
@@ -28,6 +27,7 @@ from bench.optimizations.timeseries_lab import (
     step_outcome,
     tf32_obstacle,
 )
+from diagnose.workload import Lab, Ladder, Optimization, Side, Treatment
 
 # Single precision: sums in another order differ in the last digits.
 ROUNDING = 1e-5

@@ -18,7 +18,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bench.optimizations.contract import Fact, Lab, OpenTrial, Side, Trial
 from bench.timeseries.epoch import Epoch, gradients, loss_curve, read_parts
 from bench.timeseries.loader import Batch, open_loader
 from bench.timeseries.precision import find_amp_obstacle, use_tf32
@@ -30,6 +29,7 @@ from bench.timeseries.training import (
     make_trainer,
 )
 from bench.timeseries.windows import Windows
+from diagnose.workload import Fact, Lab, OpenTrial, Side, Trial
 
 EPOCH = "training epoch"
 Changes = Mapping[str, Fact]

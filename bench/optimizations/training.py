@@ -13,10 +13,9 @@ from torch import Tensor, nn
 
 from bench.dgca.loss import compute_loss
 from bench.dgca.model import OPTIMISED
-from bench.optimizations.contract import Fact, Lab, OpenTrial, Optimization, Side, Trial
 from bench.optimizations.dgca_lab import LEARNING_RATE, build_model, real_batch
 from bench.optimizations.dgca_model import fusion_inputs
-from bench.workload import Size
+from diagnose.workload import Fact, Lab, OpenTrial, Optimization, Side, Size, Trial
 
 # The loop's own cost does not depend on the model, and shows best on a small one.
 SMALL_MODEL = {"layers": 2, "hidden": 64, "heads": 2, "ffn": 256}

@@ -10,8 +10,9 @@ from torch import nn
 from bench.data import vocabulary
 from bench.generation.job import Shape
 from bench.generation.language import CharacterLanguage
-from bench.generation.local_model import load_language, load_model, read_config
+from bench.generation.local_model import load_language, load_model
 from bench.generation.reader import Reader
+from diagnose.measure.evaluation.directory import read_config
 
 
 def build_model(shape: Shape, directory: Path | None, dtype: torch.dtype) -> nn.Module:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from bench.data import tensors, text
-from bench.generation.contract import Question
 from bench.generation.questions import read_questions
+from diagnose.workload import Question
 
 TASK = "Correct this sentence: "
 

@@ -6,7 +6,7 @@ from bench.data import vocabulary
 from bench.generation.job import Family, make_workload
 from bench.textgen.generator import build_model, open_reader
 from bench.textgen.questions import open_questions
-from bench.workload import Size
+from diagnose.workload import Size
 
 SIZES = {
     # Qwen2.5-0.5B, which the report about batched evaluation began with, at its batch size.

@@ -10,8 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench.dgca.arguments import between, count, count_or_none, open_train_parser
+from bench.dgca.arguments import open_train_parser
 from bench.timeseries.settings import COMPILE_MODES, HIDDEN, SEQUENCES, Settings
+from diagnose.commands.arguments import between, count, count_or_none
 
 EXAMPLE = """\
 example:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import date, timedelta
 from itertools import pairwise
 
-from bench.workload import WorkloadError
+from diagnose.workload import WorkloadError
 
 _DAY = timedelta(days=1)
 _NAMED_ROWS = 5  # more row numbers than this nobody reads in one sentence

@@ -17,7 +17,7 @@ from datetime import date
 from pathlib import Path
 
 from bench.timeseries.dates import find_days, name_rows
-from bench.workload import WorkloadError
+from diagnose.workload import WorkloadError
 
 PACKAGE = "vega_datasets"
 _WEATHER = "_data/seattle-weather.csv"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from bench.workload import Size, WorkloadError
+from diagnose.workload import Size, WorkloadError
 
 CompileMode = Literal["", "default", "max-autotune"]
 COMPILE_MODES: tuple[CompileMode, ...] = ("", "default", "max-autotune")

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from bench.timeseries import arguments
 from bench.timeseries.arguments import Options
 from bench.train_command import FINE, end_with_code, explain_failure
-from bench.workload import WorkloadError
+from diagnose.workload import WorkloadError
 
 if TYPE_CHECKING:
     import torch

@@ -21,7 +21,7 @@ from bench.timeseries.precision import autocast, find_amp_obstacle
 from bench.timeseries.settings import Settings
 from bench.timeseries.windows import Parts
 from bench.train_command import TrainingFailed
-from bench.workload import WorkloadError
+from diagnose.workload import WorkloadError
 
 GRADIENT_NORM_MOST = 1.0
 PATIENCE = 20  # epochs without a better validation loss

@@ -14,7 +14,7 @@ from torch.utils.data import Dataset
 
 from bench.timeseries import features
 from bench.timeseries.series import Series
-from bench.workload import WorkloadError
+from diagnose.workload import WorkloadError
 
 TRAINING_PERCENT = 70
 VALIDATION_PERCENT = 15  # the rest is the test part

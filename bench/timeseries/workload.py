@@ -15,10 +15,10 @@ from bench.timeseries.series import find_target, read
 from bench.timeseries.settings import Settings
 from bench.timeseries.training import GRADIENT_NORM_MOST
 from bench.timeseries.windows import Windows
-from bench.workload import Batch, DataSummary, Network, Size, Workload
+from diagnose.workload import Batch, DataSummary, Network, Size, Workload
 
 if TYPE_CHECKING:
-    from bench.optimizations.contract import Treatment
+    from diagnose.workload import Treatment
 
 # What bench/timeseries/features.py makes of the default series.
 FEATURES = 35

@@ -11,12 +11,13 @@ from torch import nn
 from bench.data import vocabulary
 from bench.generation.job import Shape
 from bench.generation.language import CharacterLanguage
-from bench.generation.local_model import guarded, load_language, load_model, read_config
+from bench.generation.local_model import guarded, load_language, load_model
 from bench.generation.reader import Reader
 from bench.textgen.generator import make_config as make_text_config
 from bench.vqa.pictures import TiledPictures
 from bench.vqa.questions import WORDS
-from bench.workload import WorkloadError
+from diagnose.measure.evaluation.directory import read_config
+from diagnose.workload import WorkloadError
 
 MODEL_TYPE = "internvl"
 # Two by two patches become one token.

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bench.workload import WorkloadError
+from diagnose.workload import WorkloadError
 
 # Most photographs are 4:3; the size in pixels decides nothing once there are more than a tile's.
 PHOTOGRAPH = (768, 1024)

@@ -12,9 +12,9 @@ from collections.abc import Mapping, Sequence
 from itertools import zip_longest
 from pathlib import Path
 
-from bench.generation.contract import Question
 from bench.generation.questions import read_questions
 from bench.vqa.views import VIEWS, open_views
+from diagnose.workload import Question
 
 Asked = Sequence[tuple[str, tuple[str, ...]]]
 

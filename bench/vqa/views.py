@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bench.data.tensors import cache_folder, keep_file
-from bench.workload import WorkloadError
+from diagnose.workload import WorkloadError
 
 if TYPE_CHECKING:
     from PIL.Image import Image

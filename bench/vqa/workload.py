@@ -6,7 +6,7 @@ from bench.data import vocabulary
 from bench.generation.job import Family, make_workload
 from bench.vqa.generator import build_model, open_reader
 from bench.vqa.questions import WORDS, open_questions
-from bench.workload import Size
+from diagnose.workload import Size
 
 SIZES = {
     # InternVL3-1B with the batch and the tiles of the report about evaluating MolmoE-1B.

@@ -17,8 +17,8 @@ from dataclasses import dataclass, replace
 from typing import Literal, Protocol
 
 from diagnose.measure.steady import unsteady_reason
-from diagnose.model import Timing
-from diagnose.stats import hodges_lehmann
+from diagnose.records.run import Timing
+from diagnose.records.stats import hodges_lehmann
 
 # A timer pair may cost at most this share of a slot (torch.utils.benchmark asks the same).
 OVERHEAD_SHARE = 1e-4

@@ -13,11 +13,11 @@ from datetime import datetime, timezone
 from typing import Any
 
 from diagnose import __version__
-from diagnose.codec import from_dict, to_dict
-from diagnose.measure.power import PowerMeter
+from diagnose.measure.gpu.power import PowerMeter
 from diagnose.measure.stages import STAGE_KEYS, STAGES, Hints, Stage
 from diagnose.measure.supervisor import Broken, Job, Refused, Supervisor
-from diagnose.model import (
+from diagnose.records.codec import from_dict, to_dict
+from diagnose.records.run import (
     METHOD,
     SCHEMA,
     Machine,
@@ -26,7 +26,7 @@ from diagnose.model import (
     StageResult,
     WorkloadFacts,
 )
-from diagnose.stats import hodges_lehmann
+from diagnose.records.stats import hodges_lehmann
 
 STAGE_SECONDS: Mapping[str, float] = {"smoke": 120, "quick": 180, "full": 1800}
 

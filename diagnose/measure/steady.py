@@ -9,7 +9,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 
-from diagnose.stats import median_absolute_deviation, quartiles
+from diagnose.records.stats import median_absolute_deviation, quartiles
 
 MEAN_MAY_FALL = 0.50
 MEAN_MAY_RISE = 0.10

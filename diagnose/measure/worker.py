@@ -15,12 +15,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, TextIO
 
-from bench.allocator import keep_freed_memory
-from bench.out_of_memory import is_out_of_memory
-from diagnose.codec import from_dict, to_dict
+from diagnose.measure.machine.allocator import keep_freed_memory
+from diagnose.measure.machine.out_of_memory import is_out_of_memory
 from diagnose.measure.process import die_with_parent
 from diagnose.measure.words import one_sentence
-from diagnose.model import Comparison, DataFacts, Fact, WorkloadFacts
+from diagnose.records.codec import from_dict, to_dict
+from diagnose.records.run import Comparison, DataFacts, Fact, WorkloadFacts
 
 AS_IT_IS = "as it is"  # the form of a step that has only one
 
@@ -76,12 +76,13 @@ def _open(
     seed: int,
 ) -> object:
     """Load the workload and say what will be measured where, or refuse with a sentence."""
-    from bench.workload import WorkloadError, load, source_sha256
     from diagnose.measure.batch_size.answers import as_evaluated
     from diagnose.measure.clock import EFFORTS, FULL, QUICK
-    from diagnose.measure.device import DeviceError, open_device
-    from diagnose.measure.machine import identities, probe
+    from diagnose.measure.jobs import load, source_sha256
+    from diagnose.measure.machine.describe import identities, probe
+    from diagnose.measure.machine.device import DeviceError, open_device
     from diagnose.measure.stages.plan import Context
+    from diagnose.workload import WorkloadError
 
     try:
         opened = open_device(device)
@@ -178,13 +179,12 @@ def _measure(
 def _experiment(
     answers: TextIO, context: Any, *, experiment: str, energy_period_seconds: float
 ) -> None:
-    from bench.optimizations.contract import find
-    from diagnose.measure.experiment import open_bench, run_experiments
+    from diagnose.measure.optimize.experiment import open_bench, run_experiments
 
     bench = open_bench(
         context, energy_period_seconds, lambda *seen: _answer(answers, "progress", seen)
     )
-    optimization = find(context.workload.treatment(), experiment)
+    optimization = context.workload.treatment().find(experiment)
     comparisons: list[Comparison] = []
     broken = ""
     # What an optimisation raises must not cost the scopes that were measured before it.
@@ -198,8 +198,8 @@ def _experiment(
 
 
 def _climb(answers: TextIO, context: Any, *, rung: list[str], energy_period_seconds: float) -> None:
-    from diagnose.measure.experiment import open_bench
-    from diagnose.measure.rung import measure_rung
+    from diagnose.measure.optimize.experiment import open_bench
+    from diagnose.measure.optimize.rung import measure_rung
 
     bench = open_bench(
         context, energy_period_seconds, lambda *seen: _answer(answers, "progress", seen)
@@ -209,14 +209,14 @@ def _climb(answers: TextIO, context: Any, *, rung: list[str], energy_period_seco
 
 
 def _map_launches(answers: TextIO, context: Any, form: str) -> None:
-    from diagnose.measure.experiment import map_training_step, own_training_step
+    from diagnose.measure.optimize.experiment import map_training_step, own_training_step
 
     trial = context.workload.treatment().mapped.get(form) or own_training_step(context)
     _answer(answers, "launches", to_dict(map_training_step(context, form, trial)))
 
 
 def _measure_pace(answers: TextIO, context: Any, energy_period_seconds: float) -> None:
-    from diagnose.measure.pace import measure_pace
+    from diagnose.measure.optimize.pace import measure_pace
 
     result = measure_pace(
         context,

@@ -15,12 +15,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
-from diagnose.codec import from_dict, to_dict
 from diagnose.measure.batch_size.pulse import Pulse
-from diagnose.measure.ranks.rendezvous import Place, open_rooms, open_store
+from diagnose.measure.ranks.job.rendezvous import Place, open_rooms, open_store
 from diagnose.measure.supervisor import CouldNotOpen
-from diagnose.model import Reading
-from diagnose.sizes import Probe
+from diagnose.records.batch_size import Probe
+from diagnose.records.codec import from_dict, to_dict
+from diagnose.records.run import Reading
 
 if TYPE_CHECKING:
     from torch.distributed.distributed_c10d import Store

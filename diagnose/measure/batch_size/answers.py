@@ -8,9 +8,9 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from bench.workload import Size, Workload, WorkloadError
-from diagnose.measure.evaluation import choose_dtype
-from diagnose.measure.evaluation_records import DTYPES
+from diagnose.measure.evaluation.opening import choose_dtype
+from diagnose.records.evaluation_options import DTYPES
+from diagnose.workload import Size, Workload, WorkloadError
 
 
 def as_evaluated(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from diagnose.sizes import Estimate
+from diagnose.records.batch_size import Estimate
 
 GB = 1e9
 BILLION = 1e9

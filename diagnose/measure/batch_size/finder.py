@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 
-from diagnose.codec import from_dict, to_dict
 from diagnose.measure.batch_size.agree import Agreement
 from diagnose.measure.batch_size.estimates import list_estimates
 from diagnose.measure.batch_size.judge import explain_refusal, is_slow, judge
@@ -29,16 +28,12 @@ from diagnose.measure.batch_size.plan import (
     plan_configurations,
 )
 from diagnose.measure.batch_size.search import search
-from diagnose.measure.power import PowerMeter
+from diagnose.measure.gpu.power import PowerMeter
 from diagnose.measure.runner import STAGE_SECONDS, common_facts
 from diagnose.measure.supervisor import Broken, CouldNotOpen, Job, Supervisor
-from diagnose.model import Reading, StageResult
-from diagnose.sizes import (
-    BatchSizeRecord,
-    Configuration,
-    Probe,
-    largest_fitting,
-)
+from diagnose.records.batch_size import BatchSizeRecord, Configuration, Probe, largest_fitting
+from diagnose.records.codec import from_dict, to_dict
+from diagnose.records.run import Reading, StageResult
 
 # After so long a probe is taken for hung.
 PROBE_SECONDS: Mapping[str, float] = {"smoke": 60, "quick": 60, "full": 600}

@@ -10,12 +10,11 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from bench.generation.contract import Encoded, Generator, Question
-from bench.workload import Generation
-from diagnose.measure.device import Device
+from diagnose.measure.machine.device import Device
 from diagnose.measure.stages.plan import Context
 from diagnose.measure.stages.steps import full_precision
-from diagnose.model import Setting
+from diagnose.records.run import Setting
+from diagnose.workload import Encoded, Generation, Generator, Question
 
 # Enough to meet every picture format, and soon encoded.
 QUESTIONS = 32

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from diagnose.sizes import Probe
+from diagnose.records.batch_size import Probe
 
 # Fragmentation, other streams and longer inputs need some room (a usual reserve).
 MOST_SHARE = 0.9

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import torch
 
-from diagnose.measure.device import Device
-from diagnose.model import Reading
+from diagnose.measure.machine.device import Device
+from diagnose.records.run import Reading
 
 # On the CPU a batch that takes more than this of what was free fails like on an accelerator.
 # Above the share that counts as fitting, so that the measured peak decides, and below all of

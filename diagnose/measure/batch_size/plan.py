@@ -9,8 +9,14 @@ from math import inf
 from diagnose.measure.batch_size.judge import MOST_SHARE
 from diagnose.measure.batch_size.search import LARGEST_BATCH
 from diagnose.measure.supervisor import Refused
-from diagnose.sizes import Estimate, Probe, fit_memory, largest_fitting, smallest_failing
-from diagnose.stats import FEWEST_FOR_INTERVAL
+from diagnose.records.batch_size import (
+    Estimate,
+    Probe,
+    fit_memory,
+    largest_fitting,
+    smallest_failing,
+)
+from diagnose.records.stats import FEWEST_FOR_INTERVAL
 
 # One step that makes the optimiser's state, three timed ones, a forward pass.
 STEPS_PER_PROBE = 5

@@ -14,9 +14,6 @@ from typing import Literal
 
 import torch
 
-from bench.generation.contract import Decoding
-from bench.out_of_memory import is_out_of_memory
-from bench.workload import Batch, Generation
 from diagnose.measure.batch_size.inputs import hardest_batch, weights_dtype
 from diagnose.measure.batch_size.memory import (
     available_bytes,
@@ -27,6 +24,7 @@ from diagnose.measure.batch_size.memory import (
     swapped_bytes,
 )
 from diagnose.measure.clock import Progress
+from diagnose.measure.machine.out_of_memory import is_out_of_memory
 from diagnose.measure.stage import measure_plan
 from diagnose.measure.stages.batches import open_batches
 from diagnose.measure.stages.plan import (
@@ -40,8 +38,9 @@ from diagnose.measure.stages.plan import (
 from diagnose.measure.stages.real_data import feeding_config
 from diagnose.measure.stages.steps import TrainingStep, full_precision, to_device
 from diagnose.measure.words import one_sentence
-from diagnose.model import Reading, StageResult
-from diagnose.sizes import Probe
+from diagnose.records.batch_size import Probe
+from diagnose.records.run import Reading, StageResult
+from diagnose.workload import Batch, Decoding, Generation
 
 TIMED_STEPS = 3
 # Workspaces of the libraries and stacks of their threads; a tensor of a failed step is larger.

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from diagnose.measure.ranks.rendezvous import Place
+from diagnose.measure.ranks.job.rendezvous import Place
 
 if TYPE_CHECKING:
     from torch.distributed.distributed_c10d import Store

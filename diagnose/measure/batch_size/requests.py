@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
-from diagnose.codec import from_dict, to_dict
 from diagnose.measure.batch_size.inputs import describe_inputs
 from diagnose.measure.batch_size.probe import (
     measure_loader,
@@ -18,7 +17,8 @@ from diagnose.measure.batch_size.probe import (
 from diagnose.measure.clock import Progress
 from diagnose.measure.stages.plan import Context
 from diagnose.measure.stages.real_data import usual_precision
-from diagnose.model import Reading
+from diagnose.records.codec import from_dict, to_dict
+from diagnose.records.run import Reading
 
 Request: TypeAlias = Mapping[str, Any]
 

@@ -14,7 +14,7 @@ import bisect
 import math
 from collections.abc import Callable, Sequence
 
-from diagnose.sizes import Probe, largest_fitting, smallest_failing
+from diagnose.records.batch_size import Probe, largest_fitting, smallest_failing
 
 # No job has so many samples; it only keeps the search finite where everything fits.
 LARGEST_BATCH = 1 << 40

@@ -14,9 +14,9 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader, IterableDataset, Sampler, default_collate
 
-from bench.workload import Batch
 from diagnose.measure.stages.plan import Context, SkipStage
-from diagnose.model import Setting
+from diagnose.records.run import Setting
+from diagnose.workload import Batch
 
 PREFETCH_FACTOR = 2
 # A worker that sends nothing for so long is taken for dead instead of waited for for ever.

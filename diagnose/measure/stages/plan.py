@@ -9,11 +9,11 @@ from typing import Any, Literal
 
 import torch
 
-from bench.workload import Network, Size, Workload
 from diagnose.measure.clock import Effort
-from diagnose.measure.device import Device
+from diagnose.measure.machine.device import Device
 from diagnose.measure.stages import Hints
-from diagnose.model import Reading, Setting
+from diagnose.records.run import Reading, Setting
+from diagnose.workload import Network, Size, Workload
 
 
 class SkipStage(Exception):

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import torch
 
-from diagnose.measure.device import Device
+from diagnose.measure.machine.device import Device
 from diagnose.measure.stages.plan import Context, Plan
 from diagnose.measure.stages.training import training_variant
 

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
-from bench.workload import Batch, Network
 from diagnose.measure.stages.batches import (
     BatchSource,
     LoaderConfig,
@@ -23,6 +22,7 @@ from diagnose.measure.stages.plan import Context, Plan, Variant
 from diagnose.measure.stages.precision import slowdown
 from diagnose.measure.stages.steps import TrainingStep, to_device
 from diagnose.measure.stages.training import training_variant
+from diagnose.workload import Batch, Network
 
 # Enough that no batch is special, few enough to fit beside the model.
 RESIDENT_BATCHES = 8

@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch.nn.utils.rnn import PackedSequence
 
-from bench.workload import Batch, Network
-from diagnose.measure.device import Device
+from diagnose.measure.machine.device import Device
 from diagnose.measure.stages.plan import Context, InvalidStage
+from diagnose.workload import Batch, Network
 
 # A scale this small means that the scaler has halved it at nearly every step.
 SMALLEST_SCALE = 1.0

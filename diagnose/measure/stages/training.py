@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
-from bench.workload import Batch
 from diagnose.measure.stages.inference import inference_variant
 from diagnose.measure.stages.plan import Context, Plan, Variant
 from diagnose.measure.stages.steps import TrainingStep
+from diagnose.workload import Batch
 
 
 def training_variant(

@@ -1,0 +1,1 @@
+"""How fast is the link between the ranks, and is it to blame?"""

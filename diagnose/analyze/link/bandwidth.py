@@ -1,0 +1,183 @@
+"""How fast is one all-reduce? Times and bandwidths of one size, and which rank is late.
+
+A collective has ended when its last rank has, so each time is the slowest rank's. GB is 10^9.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from itertools import accumulate
+from math import comb
+
+from diagnose.analyze.line_fit import Fit, Point, Unfit, fit_line
+from diagnose.analyze.units import scale
+from diagnose.records.ranks import BandwidthRecord, ByRank, Rank, SizeResult
+from diagnose.records.stats import CONFIDENCE, Interval, relative_iqr
+from diagnose.render.store import SHORTEST_SLOT_SECONDS
+
+CORRUPT = "CORRUPT"
+ALL_GRADIENTS = "all gradients"
+
+# One rank over the mean of all: beyond this the others wait visibly (a proposal).
+STRAGGLER_RATIO = 1.2
+# At one or two sizes a neighbour on the machine does the same.
+STRAGGLER_FEWEST_SIZES = 3
+# The same rank in most sizes is a property of that rank.
+STRAGGLER_SHARE = 0.5
+
+
+@dataclass(frozen=True)
+class Speed:
+    """One size in one mode: the time of an all-reduce and what it means as bandwidth."""
+
+    nbytes: int
+    seconds: Interval  # median over iterations of the slowest rank
+    mean_seconds: float
+    samples: int
+    relative_iqr: float  # of the samples: how widely they scatter
+    world_size: int
+
+    @property
+    def algorithm_rate(self) -> float:
+        """Bytes of the tensor per second."""
+        return self.nbytes / self.seconds.center
+
+    @property
+    def bus_rate(self) -> float | None:
+        """Bytes per second on each link of a ring; one rank alone sends nothing."""
+        if self.world_size < 2:
+            return None
+        return self.algorithm_rate * 2 * (self.world_size - 1) / self.world_size
+
+    @property
+    def doubled_rate(self) -> float:
+        """2 * bytes / time, as the field report counts for any number of ranks."""
+        return 2 * self.algorithm_rate
+
+
+@dataclass(frozen=True)
+class SizeSpeed:
+    """What one size tells. Without `single` and `window` the reason says why."""
+
+    size: SizeResult
+    single: Speed | None  # one all-reduce after a barrier
+    window: Speed | None  # per all-reduce of a window of them, back to back
+    reason: str
+    lateness: tuple[float, ...]  # by rank: its time over the mean of all, median over iterations
+
+    @property
+    def best(self) -> Speed | None:
+        """Back to back where measured: that is how DDP sends its buckets."""
+        return self.window or self.single
+
+    @property
+    def is_corrupt(self) -> bool:
+        return is_corrupt(self.size)
+
+
+@dataclass(frozen=True)
+class Straggler:
+    """A rank whose time exceeds the others' again and again."""
+
+    rank: int
+    node: int
+    ratio: float
+    sizes: int
+    of_sizes: int
+    shortest_rank: int
+
+
+def measure_sizes(record: BandwidthRecord) -> list[SizeSpeed]:
+    """Smallest first: sizes of the sweep and of the model were measured apart."""
+    ordered = sorted(record.sizes, key=lambda size: size.nbytes)
+    return [summarise(size, len(record.ranks)) for size in ordered]
+
+
+def summarise(size: SizeResult, world_size: int) -> SizeSpeed:
+    """No bandwidth for a wrong sum: its times are those of something else."""
+    if size.status != "done" or is_corrupt(size):
+        return SizeSpeed(size, None, None, size.reason or f"ended as {size.status}", ())
+    single = _speed(size.nbytes, size.latency_seconds, 1, world_size)
+    window = _speed(size.nbytes, size.window_seconds, size.iterations_per_window, world_size)
+    reason = "" if single or window else "no usable time was recorded"
+    lateness = _lateness(size.latency_seconds or size.window_seconds) if single or window else ()
+    return SizeSpeed(size, single, window, reason, lateness)
+
+
+def is_corrupt(size: SizeResult) -> bool:
+    return size.status == "invalid" or bool(size.wrong_before) or bool(size.wrong_after)
+
+
+def fit_sizes(sizes: Sequence[SizeSpeed]) -> Fit | Unfit:
+    """The line of single all-reduces; a window hides the latency that alpha is."""
+    speeds = [each.single for each in sizes if each.single is not None]
+    return fit_line([Point(each.nbytes, each.seconds.center) for each in speeds])
+
+
+def fit_record(record: BandwidthRecord) -> Fit | Unfit:
+    return fit_sizes(measure_sizes(record))
+
+
+def find_straggler(sizes: Sequence[SizeSpeed], ranks: Sequence[Rank]) -> Straggler | None:
+    """The rank that is slowest by more than the ratio in most sizes."""
+    timed = [each for each in sizes if len(each.lateness) > 1]
+    late = [each for each in timed if max(each.lateness) > STRAGGLER_RATIO]
+    if not late:
+        return None
+    slowest = Counter(slowest_rank(each) for each in late)
+    rank, count = slowest.most_common(1)[0]
+    if count < STRAGGLER_FEWEST_SIZES or count <= STRAGGLER_SHARE * len(timed):
+        return None
+    of_rank = [each for each in late if slowest_rank(each) == rank]
+    shortest = Counter(each.lateness.index(min(each.lateness)) for each in of_rank)
+    ratio = statistics.median(each.lateness[rank] for each in of_rank)
+    node = next((each.node for each in ranks if each.rank == rank), 0)
+    return Straggler(rank, node, ratio, count, len(timed), shortest.most_common(1)[0][0])
+
+
+def slowest_rank(size: SizeSpeed) -> int:
+    return size.lateness.index(max(size.lateness))
+
+
+def median_interval(values: Sequence[float]) -> Interval:
+    """The median with the exact interval of the sign test, which assumes no symmetry."""
+    ordered, rank = sorted(values), _sign_rank(len(values))
+    center = statistics.median(ordered)
+    return (
+        Interval(center, ordered[rank - 1], ordered[-rank])
+        if rank
+        else Interval(center, None, None)
+    )
+
+
+@cache
+def _sign_rank(count: int) -> int:
+    """How many ordered values lie outside the interval on each side, plus one; 0: none exists."""
+    below = accumulate(comb(count, successes) for successes in range(count + 1))
+    return sum(each / 2**count <= (1 - CONFIDENCE) / 2 for each in below)
+
+
+def _speed(nbytes: int, by_rank: ByRank, all_reduces: int, world_size: int) -> Speed | None:
+    slowest = [max(times) for times in zip(*by_rank, strict=False)]
+    # A window of none and a time below the clock's tick are no measurement.
+    if not slowest or all_reduces < 1 or nbytes < 1:
+        return None
+    if min(slowest) / all_reduces < SHORTEST_SLOT_SECONDS:
+        return None
+    seconds = scale(median_interval(slowest), 1 / all_reduces)
+    mean = statistics.fmean(slowest) / all_reduces
+    return Speed(nbytes, seconds, mean, len(slowest), relative_iqr(slowest), world_size)
+
+
+def _lateness(by_rank: ByRank) -> tuple[float, ...]:
+    means = [statistics.fmean(times) for times in zip(*by_rank, strict=False)]
+    if not means or min(means) < SHORTEST_SLOT_SECONDS:
+        return ()
+    return tuple(
+        statistics.median(time / mean for time, mean in zip(times, means, strict=False))
+        for times in by_rank
+    )

@@ -1,0 +1,1 @@
+"""Which change helps, and what do all of them bring together?"""

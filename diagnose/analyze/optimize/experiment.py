@@ -1,0 +1,375 @@
+"""Is the change real? The verdict on one experiment, and on all experiments of a record together.
+
+A verdict starts undecided and is raised by evidence alone. What was not proven equal has no
+speed, and what was disturbed has no verdict.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from diagnose.analyze import derive
+from diagnose.analyze.flags import (
+    CLOCK_DROP_CRITICAL,
+    FAULT_LIMITS,
+    OTHERS_BUSY,
+    OTHERS_MEMORY_BYTES,
+    THROTTLED_CRITICAL,
+)
+from diagnose.analyze.units import number, percent, scaled, spread
+from diagnose.records import stats
+from diagnose.records.run import (
+    Comparison,
+    EqualityCheck,
+    Machine,
+    Measurement,
+    OptimizeRecord,
+    Reading,
+)
+from diagnose.records.stats import SMALLEST_MARGIN, Interval
+
+Verdict = Literal[
+    "FASTER",
+    "SLOWER",
+    "SAME",
+    "INCONCLUSIVE",
+    "NOT_EQUAL",
+    "OTHER_MODEL",
+    "OTHER_ANSWERS",
+    "INVALID",
+    "FAILED",
+    "SKIPPED",
+]
+
+# At 95 % the A/A control of a sound harness raises a false alarm in every twentieth experiment.
+CONTROL_CONFIDENCE = 0.99
+# The chance of any false FASTER or SLOWER among all experiments of a record.
+FAMILY_ERROR = 0.05
+
+OTHER_MODEL_REASON = (
+    "the sides train different models, so there is no speed-up to tell; how dense their work is "
+    "stands under compute density"
+)
+OTHER_ANSWERS_REASON = (
+    "the sides give different answers, so there is no speed-up to tell; what the shorter limit "
+    "costs and saves stands under coverage and plans"
+)
+
+_ENDED: dict[str, tuple[Verdict, str]] = {
+    "failed": ("FAILED", ""),
+    "hung": ("FAILED", "it hung and was stopped: "),
+    "skipped": ("SKIPPED", ""),
+    "invalid": ("INVALID", ""),
+}
+
+
+@dataclass(frozen=True)
+class Timed:
+    """What the interleaved blocks say. Speed-ups are ratios: 2.0 is twice as fast."""
+
+    speedup: Interval
+    range: tuple[float, float]  # of the blocks' own ratios
+    control: Interval  # the same ratio of the code to itself
+    cross_check: Interval  # paired t instead of ranks
+    margin: float  # 0.01: within 1/1.01 and 1.01 nothing counts as a change
+    detectable: Reading
+    p_value: float
+    blocks: int
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One experiment judged. `timed` is None wherever no speed may be told."""
+
+    comparison: Comparison
+    verdict: Verdict
+    reason: str = ""
+    timed: Timed | None = None
+    flags: tuple[str, ...] = ()  # what disturbed it, each with its evidence
+    family_p: float | None = None  # after Holm
+
+    @property
+    def name(self) -> str:
+        published = " as published" if self.comparison.form == "as published" else ""
+        return f"{self.comparison.key}{published}"
+
+
+def judge_all(record: OptimizeRecord) -> tuple[Outcome, ...]:
+    """Every experiment judged, in the record's order, with Holm over all that were timed."""
+    return judge_family(record.comparisons, record.machine)
+
+
+def judge_family(comparisons: Sequence[Comparison], machine: Machine) -> tuple[Outcome, ...]:
+    """Judged together: the more of them, the more one has to show."""
+    outcomes = [judge(each, machine) for each in comparisons]
+    family = [index for index, each in enumerate(outcomes) if each.timed is not None]
+    adjusted = stats.holm([_timed(outcomes[index]).p_value for index in family])
+    for index, p_value in zip(family, adjusted, strict=True):
+        outcomes[index] = _within_family(outcomes[index], p_value, len(family))
+    return tuple(outcomes)
+
+
+def judge(comparison: Comparison, machine: Machine) -> Outcome:
+    """One experiment on its own."""
+    if comparison.status in _ENDED:
+        verdict, prefix = _ENDED[comparison.status]
+        return Outcome(comparison, verdict, prefix + (comparison.reason or "no reason recorded"))
+    equality = comparison.equality
+    if equality is None or not equality.checks:
+        return Outcome(comparison, "INVALID", "no proof of equal results was recorded")
+    if equality.claim == "equal" and not all(check.equal for check in equality.checks):
+        return Outcome(comparison, "NOT_EQUAL", describe_inequality(equality.checks))
+    sides = comparison.before, comparison.control, comparison.after
+    if sides[0] is None or sides[1] is None or sides[2] is None:
+        return Outcome(comparison, "INVALID", "not every side of the experiment was timed")
+    before, control, after = sides[0], sides[1], sides[2]
+    try:
+        timed = measure_speedup(before, control, after)
+    except ValueError as error:
+        return Outcome(comparison, "INVALID", str(error))
+    fatal, flags = _disturbances((before, control, after), machine)
+    if fatal:
+        return Outcome(comparison, "INVALID", "; ".join(fatal), flags=(*fatal, *flags))
+    if changes_model(comparison):
+        return Outcome(comparison, "OTHER_MODEL", OTHER_MODEL_REASON, flags=flags)
+    if changes_answers(comparison):
+        return Outcome(comparison, "OTHER_ANSWERS", OTHER_ANSWERS_REASON, flags=flags)
+    verdict, reason = decide(timed)
+    remarks = (*flags, *_clock_remark(verdict, timed, before, after))
+    return Outcome(comparison, verdict, reason, timed, remarks)
+
+
+def changes_model(comparison: Comparison) -> bool:
+    """Whether the sides train different models, so that neither can be called faster."""
+    return comparison.facts.get("changes_model") is True
+
+
+def changes_answers(comparison: Comparison) -> bool:
+    """Whether a change that may cut answers short really gave other ones."""
+    may_change, proof = comparison.facts.get("may_change_answers"), comparison.equality
+    return may_change is True and (proof is None or not all(each.equal for each in proof.checks))
+
+
+def time_ratio(comparison: Comparison) -> Interval | None:
+    """Time before over time after, whatever the answers; a speed-up only where they are equal."""
+    before, control, after = comparison.before, comparison.control, comparison.after
+    if comparison.status != "done" or before is None or control is None or after is None:
+        return None
+    try:
+        return measure_speedup(before, control, after).speedup
+    except ValueError:
+        return None
+
+
+def measure_speedup(before: Measurement, control: Measurement, after: Measurement) -> Timed:
+    first, again, second = _comparable_times(before, control, after)
+    ratios, controls = stats.log_ratios(first, second), stats.log_ratios(first, again)
+    blocks = min(len(ratios), len(controls))
+    ratios, controls = ratios[:blocks], controls[:blocks]
+    noise = stats.hodges_lehmann(controls)
+    floor = 0.0
+    if noise.low is not None and noise.high is not None:
+        floor = max(abs(noise.low), abs(noise.high))
+    effect = stats.minimum_detectable_effect(ratios)
+    return Timed(
+        speedup=_exponential(stats.hodges_lehmann(ratios)),
+        range=(math.exp(min(ratios)), math.exp(max(ratios))),
+        control=_exponential(noise),
+        cross_check=_exponential(stats.paired_t(ratios)),
+        margin=max(SMALLEST_MARGIN, math.expm1(floor)),
+        detectable=Reading(None, "one block has no scatter") if effect is None else Reading(effect),
+        p_value=stats.signed_rank_p(ratios),
+        blocks=blocks,
+    )
+
+
+def decide(timed: Timed) -> tuple[Verdict, str]:
+    """The verdict of a sound measurement, with a reason where it is undecided."""
+    low, high = timed.speedup.low, timed.speedup.high
+    if low is None or high is None:
+        least, most = timed.range
+        return "INCONCLUSIVE", (
+            f"{timed.blocks} blocks are too few for an interval "
+            f"({stats.FEWEST_FOR_INTERVAL} needed); their ratios range from {number(least)} to "
+            f"{number(most)}"
+        )
+    most = 1 + timed.margin
+    if low > most:
+        return "FASTER", ""
+    if high < 1 / most:
+        return "SLOWER", ""
+    if 1 / most <= low and high <= most:
+        if high >= 1 / (1 + SMALLEST_MARGIN) and low <= 1 + SMALLEST_MARGIN:
+            return "SAME", ""
+        return "INCONCLUSIVE", (
+            f"the difference is no larger than the {percent(timed.margin)} by which the same code "
+            "may differ from itself here"
+        )
+    return "INCONCLUSIVE", (
+        f"the interval reaches across the margin of {percent(timed.margin)}, above which a change "
+        "counts here"
+    )
+
+
+def worst_check(checks: Sequence[EqualityCheck]) -> EqualityCheck:
+    """The check that says most against equality: a failed one, by how far it misses."""
+
+    def severity(check: EqualityCheck) -> tuple[bool, float]:
+        return not check.equal, math.inf if check.worst is None else check.worst
+
+    return max(checks, key=severity)
+
+
+def describe_inequality(checks: Sequence[EqualityCheck]) -> str:
+    failed = [check for check in checks if not check.equal]
+    worst = worst_check(failed)
+    difference = (
+        "shapes or finiteness differ"
+        if worst.worst is None
+        else f"worst difference {worst.worst:.2g} where {worst.tolerance:.2g} is allowed"
+    )
+    text = f"{', '.join(check.name for check in failed)} differ: {difference}"
+    counted = [check for check in failed if check.differing_samples is not None]
+    if counted:
+        most = max(counted, key=lambda check: check.differing_samples or 0)
+        text += f", {most.differing_samples} of {most.samples} samples differ"
+    remarks = dict.fromkeys(check.remark for check in failed if check.remark)
+    return text + "".join(f"; {remark}" for remark in remarks)
+
+
+def memory_change(comparison: Comparison) -> Reading:
+    """Bytes that the peak rises by; negative is memory saved."""
+    before, after = comparison.before, comparison.after
+    if before is None or after is None:
+        return Reading(None, "nothing was timed")
+    for side in (before, after):
+        if side.peak_bytes.value is None:
+            return side.peak_bytes
+    return Reading((after.peak_bytes.value or 0.0) - (before.peak_bytes.value or 0.0))
+
+
+def energy_ratio(comparison: Comparison) -> Reading:
+    """Joules per sample after over before."""
+    before, after = comparison.before, comparison.after
+    if before is None or after is None:
+        return Reading(None, "nothing was timed")
+    first, second = derive.joules_per_sample(before), derive.joules_per_sample(after)
+    if first.value is None:
+        return first
+    if second.value is None:
+        return second
+    return Reading(second.value / first.value) if first.value else Reading(None, "0 J before")
+
+
+def _within_family(outcome: Outcome, p_value: float, family: int) -> Outcome:
+    outcome = replace(outcome, family_p=p_value)
+    if outcome.verdict not in ("FASTER", "SLOWER") or p_value <= FAMILY_ERROR:
+        return outcome
+    blocks, needed = _timed(outcome).blocks, stats.fewest_for_family(family, 1 - FAMILY_ERROR)
+    reason = (
+        f"{outcome.verdict} alone, but not among {family} experiments: "
+        f"p = {p_value:.2g} after Holm's correction"
+    )
+    if blocks < needed:
+        reason += f"; {needed} blocks could prove it, {blocks} were run"
+    return replace(outcome, verdict="INCONCLUSIVE", reason=reason)
+
+
+def _comparable_times(*sides: Measurement) -> list[list[float]]:
+    """Seconds per step, or per sample where the sides do not process equally many."""
+    times = [derive.step_values(side.timing) for side in sides]
+    samples = [side.samples_per_step for side in sides]
+    if len(set(samples)) == 1 or not all(samples):
+        return times
+    return [
+        [value / (count or 1) for value in each] for each, count in zip(times, samples, strict=True)
+    ]
+
+
+def _disturbances(
+    sides: Sequence[Measurement], machine: Machine
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """What makes the experiment invalid, and what the reader must only know."""
+    before, control, after = sides
+    fatal = [*_throttled(sides), *_shared(machine)]
+    first, again = _comparable_times(before, control)
+    noise = stats.log_ratio_interval(first, again, CONTROL_CONFIDENCE)
+    if noise.low is not None and noise.high is not None and not noise.low <= 0 <= noise.high:
+        fatal.append(
+            "HARNESS_BIASED: the same code against itself comes out at "
+            f"{spread(_exponential(noise))}x (99 % interval)"
+        )
+    names = ("before", "control", "after")
+    flags = [
+        f"NOT_STEADY: {name}: {side.timing.not_steady}"
+        for name, side in zip(names, sides, strict=True)
+        if side.timing.not_steady
+    ]
+    if before.samples_per_step != after.samples_per_step:
+        flags.append(
+            f"PER_SAMPLE: the sides process {before.samples_per_step} and "
+            f"{after.samples_per_step} samples per step, so times per sample are compared"
+            if before.samples_per_step and after.samples_per_step
+            else "SAMPLES_UNKNOWN: it is not known whether both sides process as many samples"
+        )
+    return tuple(fatal), tuple(flags)
+
+
+def _throttled(sides: Sequence[Measurement]) -> list[str]:
+    found = []
+    for side in sides:
+        slots = sum(side.timing.slot_seconds)
+        for use in side.gpus:
+            for limit, reading in use.throttle_seconds.items():
+                share = (reading.value or 0.0) / slots
+                if share > THROTTLED_CRITICAL and any(sign in limit for sign in FAULT_LIMITS):
+                    found.append(f"THROTTLED: {limit} for {percent(share)} of the time")
+            lowest, usual = use.sm_hertz_lowest.value, use.sm_hertz.value
+            if lowest is not None and usual and lowest < (1 - CLOCK_DROP_CRITICAL) * usual:
+                found.append(f"THROTTLED: the SM clock fell {percent(1 - lowest / usual)}")
+    return list(dict.fromkeys(found))
+
+
+def _shared(machine: Machine) -> list[str]:
+    """Another user of the GPU; other work on the host already shows in the A/A control."""
+    found = []
+    for index, gpu in enumerate(machine.gpus):
+        memory, busy = gpu.memory_used_before_bytes.value, gpu.utilization_before.value
+        if memory is not None and memory > OTHERS_MEMORY_BYTES:
+            found.append(f"SHARED: GPU {index} had {scaled(memory, 'B')} in use before the run")
+        if busy is not None and busy > OTHERS_BUSY:
+            found.append(f"SHARED: GPU {index} was {percent(busy)} utilised before the run")
+    return found
+
+
+def _clock_remark(
+    verdict: Verdict, timed: Timed, before: Measurement, after: Measurement
+) -> tuple[str, ...]:
+    """A change in seconds that is none in clock cycles came from the clock."""
+    if verdict not in ("FASTER", "SLOWER") or not before.gpus or not after.gpus:
+        return ()
+    first, second = before.gpus[0].sm_hertz.value, after.gpus[0].sm_hertz.value
+    low, high, most = timed.speedup.low, timed.speedup.high, 1 + timed.margin
+    if not first or not second or low is None or high is None:
+        return ()
+    cycles = first / second
+    if 1 / most <= low * cycles and high * cycles <= most:
+        return ("CLOCK_NOT_CODE: the sides take equally many clock cycles",)
+    return ()
+
+
+def _exponential(interval: Interval) -> Interval:
+    return Interval(
+        math.exp(interval.center),
+        None if interval.low is None else math.exp(interval.low),
+        None if interval.high is None else math.exp(interval.high),
+    )
+
+
+def _timed(outcome: Outcome) -> Timed:
+    if outcome.timed is None:
+        raise ValueError(f"{outcome.name} was not timed")
+    return outcome.timed

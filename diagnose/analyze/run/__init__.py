@@ -1,0 +1,1 @@
+"""Where does the time of a step go, and which part is to blame?"""

@@ -1,0 +1,1 @@
+"""Where is scaling lost, and what gives it back?"""

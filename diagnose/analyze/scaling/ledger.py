@@ -1,0 +1,262 @@
+"""Where is scaling lost? The ledger from one rank alone to all ranks together, block by block.
+
+Every series ran in the same interleaved blocks, so each loss is a difference within a block and
+the drift of the machine cancels. Within a block the losses add up to the whole exactly.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from diagnose.analyze.derive import Difference
+from diagnose.analyze.verdicts import MATTERS
+from diagnose.records import stats
+from diagnose.records.ranks import SERIES_NAMES, Rank, ScalingRecord, SizeResult
+from diagnose.records.run import Reading
+from diagnose.records.stats import Interval, hodges_lehmann
+
+COMPUTE, INPUT, WAITING = "compute contention", "input contention", "waiting for the slowest rank"
+COMMUNICATION, TRANSFER, SHORTFALL = "exposed communication", "transfer", "bandwidth shortfall"
+REST = "rest (optimiser and what is left)"
+
+Steps = dict[str, list[list[float]]]  # series -> [rank][block], seconds per step
+
+
+@dataclass(frozen=True)
+class Loss:
+    """One line of the ledger: seconds of a step that are lost, and what they are of the step."""
+
+    name: str
+    blocks: tuple[float, ...]
+    cost: Difference
+
+
+@dataclass(frozen=True)
+class Ledger:
+    """From the step alone to the step together."""
+
+    ranks: int
+    alone: Interval
+    together: Interval  # of the slowest rank
+    efficiency: Interval  # throughput together over as many times the throughput alone
+    total: Loss
+    losses: tuple[Loss, ...]  # add up to the total in every block
+    communication: Loss  # exposed: transfer and shortfall in one
+    # The full step less the step under no_sync, as the field report's script took it.
+    original_communication: Loss
+    transfer: Reading  # what the measured curve says all buckets take, hidden or not
+
+    @property
+    def causes(self) -> tuple[Loss, ...]:
+        """The losses with the communication in one, largest first."""
+        split = (TRANSFER, SHORTFALL, COMMUNICATION)
+        whole = [each for each in self.losses if each.name not in split]
+        return tuple(
+            sorted([*whole, self.communication], key=lambda each: -each.cost.seconds.center)
+        )
+
+    @property
+    def imbalance(self) -> float:
+        """The most by which the losses of any block miss its total: rounding, or a fault."""
+        sums = zip(*(each.blocks for each in self.losses), strict=True)
+        return max(
+            abs(math.fsum(parts) - whole)
+            for parts, whole in zip(sums, self.total.blocks, strict=True)
+        )
+
+
+@dataclass(frozen=True)
+class RankTimes:
+    """One rank's share of the step together."""
+
+    rank: Rank
+    local: Interval  # its own work, nothing exchanged
+    full: Interval
+    excess: Interval  # its own work over the mean of all ranks, less 1
+    waits: Interval  # for the slowest rank
+    watts: Reading
+
+
+def find_obstacle(record: ScalingRecord) -> str:
+    """Empty, or why there is no ledger."""
+    if len(record.ranks) < 2:
+        return f"{len(record.ranks)} rank has no scaling; two are needed"
+    by_name = {each.name: each for each in record.series}
+    for name in SERIES_NAMES:
+        series = by_name.get(name)
+        ranks = 1 if name.startswith("alone") else len(record.ranks)
+        if series is None:
+            return f"the series '{name}' was not measured"
+        if series.steps_per_slot < 1 or len(series.slot_seconds) < ranks:
+            return f"the series '{name}' does not have the times of every rank"
+        if not all(series.slot_seconds[:ranks]):
+            return f"the series '{name}' has no finished block"
+        if min(min(row) for row in series.slot_seconds[:ranks]) <= 0:
+            return f"a slot of the series '{name}' took no time: the clock cannot resolve it"
+    return ""
+
+
+def build_ledger(record: ScalingRecord) -> Ledger | None:
+    """None where a series is missing; find_obstacle says which."""
+    if find_obstacle(record):
+        return None
+    steps = _steps(record)
+    alone_full, alone_input, alone_resident = (
+        steps[name][0] for name in ("alone full input", "alone local input", "alone local resident")
+    )
+    resident = _over_ranks(steps["together local resident"], statistics.fmean)
+    local = _over_ranks(steps["together local input"], statistics.fmean)
+    slowest = _over_ranks(steps["together local input"], max)
+    synchronised = _over_ranks(steps["together synchronised input"], max)
+    full = _over_ranks(steps["together full input"], max)
+
+    compute = _minus(resident, alone_resident)
+    reading = _minus(_minus(local, resident), _minus(alone_input, alone_resident))
+    waiting = _minus(slowest, local)
+    exposed = _minus(synchronised, slowest)
+    total = _minus(full, alone_full)
+    rest = total
+    for known in (compute, reading, waiting, exposed):
+        rest = _minus(rest, known)
+
+    def lose(name: str, values: Sequence[float]) -> Loss:
+        shares = [value / step for value, step in zip(values, full, strict=True)]
+        cost = Difference(hodges_lehmann(values), hodges_lehmann(shares), len(values))
+        return Loss(name, tuple(values), cost)
+
+    transfer = transfer_seconds(record)
+    return Ledger(
+        ranks=len(record.ranks),
+        alone=hodges_lehmann(alone_full),
+        together=hodges_lehmann(full),
+        efficiency=_ratio(alone_full, full),
+        total=lose("all", total),
+        losses=(
+            lose(COMPUTE, compute),
+            lose(INPUT, reading),
+            lose(WAITING, waiting),
+            *(lose(name, values) for name, values in _split(exposed, transfer)),
+            lose(REST, rest),
+        ),
+        communication=lose(COMMUNICATION, exposed),
+        original_communication=lose("full step less no_sync", _minus(full, slowest)),
+        transfer=transfer,
+    )
+
+
+def rank_times(record: ScalingRecord) -> list[RankTimes]:
+    """Every rank beside the others; empty where there is no ledger."""
+    if find_obstacle(record):
+        return []
+    steps = _steps(record)
+    local, full = steps["together local input"], steps["together full input"]
+    means, slowest = _over_ranks(local, statistics.fmean), _over_ranks(local, max)
+    unread = Reading(None, "power was not read")
+    return [
+        RankTimes(
+            rank=rank,
+            local=hodges_lehmann(local[place]),
+            full=hodges_lehmann(full[place]),
+            excess=hodges_lehmann(
+                [own / mean - 1 for own, mean in zip(local[place], means, strict=True)]
+            ),
+            waits=hodges_lehmann(_minus(slowest, local[place])),
+            watts=record.watts[place] if place < len(record.watts) else unread,
+        )
+        for place, rank in enumerate(record.ranks)
+    ]
+
+
+def find_straggler(times: Sequence[RankTimes]) -> RankTimes | None:
+    """The rank that is behind the others in a way that a whole interval proves."""
+    late = [each for each in times if each.excess.low is not None and each.excess.low > MATTERS]
+    return max(late, key=lambda each: each.excess.center, default=None)
+
+
+def transfer_seconds(record: ScalingRecord) -> Reading:
+    """What all buckets of a step take one after the other, by the measured curve."""
+    points = curve_points(record.curve)
+    if not record.bucket_bytes:
+        return Reading(None, "the buckets of DDP were not recorded")
+    if not points:
+        return Reading(None, "no all-reduce of the bucket sizes was measured")
+    return Reading(math.fsum(_time_at(nbytes, points) for nbytes in record.bucket_bytes))
+
+
+def curve_points(curve: Sequence[SizeResult]) -> list[tuple[int, float]]:
+    """Bytes and seconds of every sound size, smallest first."""
+    points = {size.nbytes: all_reduce_seconds(size) for size in curve if size.status == "done"}
+    return sorted((nbytes, each) for nbytes, each in points.items() if each and nbytes > 0)
+
+
+def all_reduce_seconds(size: SizeResult) -> float | None:
+    """An all-reduce ends with its last rank, so the slowest rank, then the median."""
+    rows, repeats = size.latency_seconds, 1
+    if not _is_whole(rows):
+        rows, repeats = size.window_seconds, size.iterations_per_window
+    if not _is_whole(rows) or repeats < 1:
+        return None
+    slowest: list[float] = [max(each) for each in zip(*rows, strict=False)]
+    return statistics.median(slowest) / repeats
+
+
+def _is_whole(rows: Sequence[Sequence[float]]) -> bool:
+    return bool(rows) and all(rows)
+
+
+def _time_at(nbytes: int, points: Sequence[tuple[int, float]]) -> float:
+    """On the line between the measured sizes beside it; beyond the largest in proportion."""
+    above = next((place for place, point in enumerate(points) if point[0] >= nbytes), None)
+    if above is None:
+        largest, seconds = points[-1]
+        return seconds * nbytes / largest
+    (high, slow) = points[above]
+    if high == nbytes or above == 0:
+        return slow
+    (low, fast) = points[above - 1]
+    return fast + (slow - fast) * (nbytes - low) / (high - low)
+
+
+def _split(exposed: Sequence[float], transfer: Reading) -> list[tuple[str, Sequence[float]]]:
+    known = transfer.value
+    if known is None:
+        return [(COMMUNICATION, exposed)]
+    explained = [min(known, each) for each in exposed]
+    return [(TRANSFER, explained), (SHORTFALL, _minus(exposed, explained))]
+
+
+def _steps(record: ScalingRecord) -> Steps:
+    """Seconds per step of the blocks that every series finished."""
+    chosen = {}
+    for series in record.series:
+        ranks = 1 if series.name.startswith("alone") else len(record.ranks)
+        chosen[series.name] = (series.steps_per_slot, series.slot_seconds[:ranks])
+    needed = [chosen[name][1] for name in SERIES_NAMES]
+    blocks = min(len(row) for rows in needed for row in rows)
+    return {
+        name: [[seconds / count for seconds in row[:blocks]] for row in rows]
+        for name, (count, rows) in chosen.items()
+        if name in SERIES_NAMES
+    }
+
+
+def _over_ranks(
+    rows: Sequence[Sequence[float]], combine: Callable[[Sequence[float]], float]
+) -> list[float]:
+    return [combine(block) for block in zip(*rows, strict=True)]
+
+
+def _minus(first: Sequence[float], second: Sequence[float]) -> list[float]:
+    return [a - b for a, b in zip(first, second, strict=True)]
+
+
+def _ratio(above: Sequence[float], below: Sequence[float]) -> Interval:
+    logarithm = stats.log_ratio_interval(above, below)
+    return Interval(
+        math.exp(logarithm.center),
+        None if logarithm.low is None else math.exp(logarithm.low),
+        None if logarithm.high is None else math.exp(logarithm.high),
+    )

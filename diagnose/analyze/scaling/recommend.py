@@ -1,0 +1,190 @@
+"""How should this job be started on this machine? A command line whose every flag has its row."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from diagnose.analyze.optimize.experiment import Outcome
+from diagnose.analyze.scaling import ledger as scaling
+from diagnose.analyze.scaling.cadence import CADENCES, cadence_share
+from diagnose.analyze.scaling.findings import is_slower_than_one
+from diagnose.analyze.scaling.options import is_proven_equal
+from diagnose.analyze.units import percent, percent_interval, spread
+from diagnose.analyze.verdicts import MATTERS
+from diagnose.records.ranks import ScalingRecord
+
+# What the training script does when it is told nothing.
+DEFAULT_BUCKET_CAP = 100
+# The cap that every row of the buckets is compared with: torch's own.
+TORCH_BUCKET_CAP = 25
+
+_ACCUMULATION = {"accumulate_2": 2, "accumulate_4": 4}
+_BUCKETS = {"bucket_cap_100": 100, "bucket_cap_200": 200}
+# What the training script has no option for, and what to change in the code instead.
+_IN_CODE = {
+    "compress_fp16": "register the hook fp16_compress_hook",
+    "compress_bf16": "register the hook bf16_compress_hook",
+    "fsdp2": "wrap the model with fully_shard instead of DDP",
+    "zero_optimizer": "shard the optimiser with ZeroRedundancyOptimizer",
+    "bucket_view": "DDP(gradient_as_bucket_view=True); the training script has it on",
+}
+
+
+@dataclass(frozen=True)
+class Flag:
+    """One argument, and the row of this report that justifies it."""
+
+    text: str  # for the training script of DGCA
+    code: str  # what it means to DDP, for any other job
+    row: str
+
+
+@dataclass(frozen=True)
+class Recommendation:
+    """What to run. `remarks` say what was left out and why."""
+
+    launcher: str
+    launcher_row: str
+    flags: tuple[Flag, ...]
+    remarks: tuple[str, ...]
+
+    @property
+    def command(self) -> str:
+        words = [self.launcher, "bench/dgca/train.py --do_train --preprocessed_train data/train.pt"]
+        return " ".join([*words, *(flag.text for flag in self.flags)])
+
+
+def recommend(record: ScalingRecord, outcomes: Sequence[Outcome]) -> Recommendation:
+    """Only what is proven equal and faster, here, becomes a flag."""
+    proven = {
+        each.comparison.key: each
+        for each in outcomes
+        if each.comparison.form == "after" and is_proven_equal(each) and each.timed is not None
+    }
+    faster = {key: each for key, each in proven.items() if each.verdict == "FASTER"}
+    launcher, row, alone = _launcher(record, faster)
+    cadence, cadence_remarks = _cadence(record)
+    if alone:
+        return Recommendation(launcher, row, cadence, cadence_remarks)
+    accumulation = _best(faster, _ACCUMULATION)
+    graph = faster.get("static_graph")
+    remarks = []
+    if accumulation is not None and graph is not None:
+        # torch fails an internal assertion when a static graph meets no_sync().
+        kept = max(accumulation, graph, key=_speed)
+        remarks.append(
+            f"{accumulation.name} and {graph.name} exclude each other in torch; "
+            f"{kept.name} gains more"
+        )
+        accumulation, graph = (accumulation, None) if kept is accumulation else (None, graph)
+    flags = []
+    if accumulation is not None:
+        flags.append(_accumulation_flag(record, accumulation))
+        remarks.append(
+            "accumulation makes the effective batch larger: check that the job still learns as well"
+        )
+    flags += _bucket_flags(proven)
+    if graph is not None:
+        flags.append(Flag("--ddp_static_graph", "DDP(static_graph=True)", _row(graph)))
+    remarks += _in_code(outcomes)
+    return Recommendation(
+        launcher, row, (*flags, *cadence), (*remarks, *cadence_remarks, *_unproven(outcomes))
+    )
+
+
+def _launcher(record: ScalingRecord, faster: dict[str, Outcome]) -> tuple[str, str, bool]:
+    """The command before the script, its row, and whether it starts one process only."""
+    per_host = max(1, len(record.ranks) // max(1, record.nodes))
+    together = f"torchrun --nproc-per-node={per_host}"
+    if record.nodes > 1:
+        together += f" --nnodes={record.nodes} --rdzv-backend=c10d --rdzv-endpoint=HOST:29500"
+    ledger = scaling.build_ledger(record)
+    if ledger is None:
+        return together, "nothing: one rank and all ranks were not both timed", False
+    row = f"the ledger: efficiency {percent_interval(ledger.efficiency)}"
+    if not is_slower_than_one(ledger):
+        return together, row, False
+    # The best option alone, since gains of several options do not multiply.
+    best = max((_speed(each) for each in faster.values()), default=1.0)
+    if ledger.ranks * ledger.efficiency.center * best < 1:
+        return "python", f"{row}: all ranks together are slower than one alone", True
+    return together, f"{row}: slower than one alone without the flags below", False
+
+
+def _accumulation_flag(record: ScalingRecord, outcome: Outcome) -> Flag:
+    steps = _ACCUMULATION[outcome.comparison.key]
+    # The script divides its batch by the steps, so the micro-batch of the row needs both.
+    batch = record.samples_per_step * steps
+    return Flag(
+        f"--train_batch_size {batch} --gradient_accumulation_steps {steps}",
+        f"{steps} micro-batches per optimiser step, forward and backward of all but the last "
+        "inside no_sync()",
+        _row(outcome),
+    )
+
+
+def _bucket_flags(proven: dict[str, Outcome]) -> list[Flag]:
+    """The fastest cap; where the script's own default is proven slower than torch's, torch's."""
+    faster = {key: each for key, each in proven.items() if each.verdict == "FASTER"}
+    best, cap = _best(faster, _BUCKETS), TORCH_BUCKET_CAP
+    if best is not None:
+        cap = _BUCKETS[best.comparison.key]
+    else:
+        best = proven.get(f"bucket_cap_{DEFAULT_BUCKET_CAP}")
+        if best is None or best.verdict != "SLOWER":
+            return []
+    return [Flag(f"--ddp_bucket_cap_mb {cap}", f"DDP(bucket_cap_mb={cap})", _row(best))]
+
+
+def _cadence(record: ScalingRecord) -> tuple[tuple[Flag, ...], tuple[str, ...]]:
+    """The most frequent evaluation and saving that cost no more than a change is worth."""
+    shares = [(each, cadence_share(record, *each)) for each in CADENCES]
+    known = [(each, share.value) for each, share in shares if share.value is not None]
+    if not known:
+        return (), (f"no cadence of evaluation and saving: {shares[0][1].reason}",)
+    (evaluate, save), share = next((each for each in known if each[1] <= MATTERS), known[-1])
+    flag = Flag(
+        f"--eval_steps {evaluate} --save_steps {save}",
+        f"evaluate every {evaluate} steps, save every {save}",
+        f"the cadence table: {percent(share)} of wall time",
+    )
+    return (flag,), () if share <= MATTERS else (
+        "even the rarest cadence of the table takes more than "
+        f"{percent(MATTERS)} of wall time: evaluate on fewer samples",
+    )
+
+
+def _in_code(outcomes: Sequence[Outcome]) -> list[str]:
+    return [
+        f"{_IN_CODE[each.comparison.key]}: {_row(each)}"
+        + ("" if is_proven_equal(each) else ", results are not equal")
+        for each in outcomes
+        if each.verdict == "FASTER" and each.comparison.key in _IN_CODE
+    ]
+
+
+def _unproven(outcomes: Sequence[Outcome]) -> list[str]:
+    flags = {*_ACCUMULATION, *_BUCKETS, "static_graph"}
+    names = [
+        f"{each.name} ({each.verdict})"
+        for each in outcomes
+        if each.comparison.key in flags
+        and each.comparison.form == "after"
+        and each.verdict != "FASTER"
+    ]
+    return [f"left out, not proven faster here: {', '.join(names)}"] if names else []
+
+
+def _best(faster: dict[str, Outcome], keys: dict[str, int]) -> Outcome | None:
+    found = [each for key, each in faster.items() if key in keys]
+    return max(found, key=_speed, default=None)
+
+
+def _row(outcome: Outcome) -> str:
+    gain = "" if outcome.timed is None else f" {spread(outcome.timed.speedup)}x,"
+    return f"{outcome.name}:{gain} {outcome.verdict}"
+
+
+def _speed(outcome: Outcome) -> float:
+    return 0.0 if outcome.timed is None else outcome.timed.speedup.center

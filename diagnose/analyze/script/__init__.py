@@ -1,0 +1,1 @@
+"""Why is somebody's own script slow?"""

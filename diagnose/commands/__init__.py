@@ -1,0 +1,1 @@
+"""What can be asked? One verb, one file; no torch until something is measured."""

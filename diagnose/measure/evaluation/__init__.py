@@ -1,0 +1,1 @@
+"""How good are the answers of a model, and how fast do they come?"""

@@ -1,0 +1,1 @@
+"""Which source line causes which device work?"""

@@ -1,0 +1,1 @@
+"""Where is it measured? The machine, its device and its memory."""

@@ -1,0 +1,236 @@
+"""Where is it measured? The machine as a record shows it: enough to compare, nothing private.
+
+`probe` runs in the measuring process, which has torch. `with_gpus` runs in the supervising one,
+which has NVML and no torch.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+import re
+import shutil
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from diagnose.measure.gpu import describe as gpus
+from diagnose.measure.gpu import nvml
+from diagnose.measure.gpu.nvml import Failure, Identity, Session
+from diagnose.measure.machine.environment import choose_environment
+from diagnose.records.run import Fact, Gpu, Link, Machine, Reading
+
+PROJECT = Path(__file__).resolve().parents[3]
+ROOT = Path("/")
+BUSY_SECONDS = 0.5  # fifty scheduler ticks: enough to see another job, short enough to wait for
+_GIT_SECONDS = 10.0
+_CONTAINERS = re.compile(r"docker|kubepods|containerd|libpod|lxc")
+
+
+def identities(device_type: str) -> tuple[Identity, ...]:
+    """Every device of this type that torch sees, in torch's order."""
+    if device_type == "cpu":
+        return ()
+    import torch
+
+    from diagnose.measure.machine.cuda import read_identities
+
+    return read_identities(torch.get_device_module(device_type))
+
+
+def probe(device_type: str, root: Path = ROOT) -> Machine:
+    """The machine without its GPUs, as the measuring process sees it."""
+    import torch
+
+    model = read_cpu_model(root)
+    devices = identities(device_type)
+    name = devices[0].name if devices else model.value
+    return Machine(
+        device=device_type,
+        device_name=name or f"unknown {device_type}",
+        system=describe_system(platform.system(), platform.release(), platform.machine()),
+        cpu_model=model,
+        cpu_cores=count_cores(),
+        cpu_governor=_read_text(root / "sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"),
+        memory_bytes=read_memory_bytes(root),
+        shared_memory_bytes=read_shared_memory_bytes(root),
+        cpu_busy_before=measure_cpu_busy(root, BUSY_SECONDS),
+        wsl2="microsoft" in platform.release().lower(),
+        container=find_container(root),
+        versions=_read_versions(),
+        threads=torch.get_num_threads(),
+        git_commit=read_commit(PROJECT),
+        environment=choose_environment(os.environ),
+    )
+
+
+def with_gpus(
+    machine: Machine,
+    session: Session | Failure,
+    identities: Sequence[Identity],
+    salt: str,
+    before: Mapping[str, gpus.Before] | None = None,
+) -> Machine:
+    """The machine with its GPUs, links and driver; without NVML, with the reasons instead."""
+
+    def describe(live: Session | Failure) -> tuple[tuple[Gpu, ...], tuple[Link, ...], Fact]:
+        driver = (
+            Fact(None, live.reason)
+            if isinstance(live, Failure)
+            else live.tell("nvmlSystemGetDriverVersion")
+        )
+        described = tuple(gpus.describe_gpu(live, each, salt, before) for each in identities)
+        return described, gpus.describe_links(live, identities), driver
+
+    answer = nvml.answer_within(nvml.PATIENCE_SECONDS, lambda: describe(session))
+    if isinstance(answer, Failure):
+        session = answer
+        answer = describe(session)
+    described, links, driver = answer
+    return replace(
+        machine,
+        gpus=described,
+        gpus_reason="" if described else "the run uses no GPU",
+        links=links,
+        versions={**machine.versions, "driver": driver},
+        nvml=_say_nvml(session),
+    )
+
+
+def _say_nvml(session: Session | Failure) -> Fact:
+    if isinstance(session, Failure):
+        return Fact(None, session.reason)
+    return Fact("stub" if nvml.is_stub(session) else "available")
+
+
+def describe_system(system: str, release: str, processor: str) -> str:
+    """Only the numbers of the kernel's release: the rest is free text of whoever built it."""
+    numbers = re.match(r"\d+(\.\d+)*", release)
+    return f"{system} {numbers.group() if numbers else 'unknown'} {processor}"
+
+
+def count_cores() -> int:
+    """The processors that this process may use; where no system call tells, all there are."""
+    if hasattr(os, "sched_getaffinity"):  # not on macOS
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def read_cpu_model(root: Path) -> Fact:
+    text = _read_text(root / "proc/cpuinfo")
+    if text.value is None:
+        return text
+    found = re.search(r"^(?:model name|Model|cpu model)\s*:\s*(.+)$", text.value, re.MULTILINE)
+    return Fact(found.group(1).strip()) if found else Fact(None, "/proc/cpuinfo names no model")
+
+
+def read_memory_bytes(root: Path) -> Reading:
+    text = _read_text(root / "proc/meminfo")
+    found = re.search(r"^MemTotal:\s*(\d+) kB", text.value or "", re.MULTILINE)
+    if found is None:
+        return Reading(None, text.reason or "/proc/meminfo tells no MemTotal")
+    return Reading(int(found.group(1)) * 1024.0)
+
+
+def read_shared_memory_bytes(root: Path) -> Reading:
+    try:
+        return Reading(float(shutil.disk_usage(root / "dev/shm").free))
+    except OSError as error:
+        return Reading(None, f"/dev/shm cannot be read: {error.strerror}")
+
+
+def measure_cpu_busy(root: Path, seconds: float) -> Reading:
+    """The busy and stolen share of all processors while this process sleeps."""
+    before = _read_ticks(root)
+    time.sleep(seconds)
+    after = _read_ticks(root)
+    if before is None or after is None:
+        return Reading(None, "/proc/stat cannot be read")
+    total = sum(after) - sum(before)
+    idle = sum(after[3:5]) - sum(before[3:5])  # idle and waiting for disks
+    if total <= 0:
+        return Reading(None, "/proc/stat did not advance")
+    return Reading(min(1.0, max(0.0, 1 - idle / total)))
+
+
+def _read_ticks(root: Path) -> list[int] | None:
+    text = _read_text(root / "proc/stat").value
+    if text is None or not text.startswith("cpu "):
+        return None
+    # The first eight; guests are counted within user time already.
+    return [int(word) for word in text.splitlines()[0].split()[1:9]]
+
+
+def find_container(root: Path) -> Fact:
+    """The kind of container only: its identifier is nobody's business."""
+    if (root / ".dockerenv").exists():
+        return Fact("docker")
+    if (root / "run/.containerenv").exists():
+        return Fact("podman")
+    groups = _read_text(root / "proc/1/cgroup")
+    if groups.value is None:
+        return groups
+    found = _CONTAINERS.search(groups.value)
+    return Fact(found.group() if found else "none")
+
+
+def _read_versions() -> dict[str, Fact]:
+    import torch
+
+    from diagnose.measure.machine import cuda
+
+    return {
+        "python": Fact(platform.python_version()),
+        "torch": Fact(str(torch.__version__)),
+        "cuda": cuda.read_cuda_version(),
+        "cudnn": cuda.read_cudnn_version(),
+        "nccl": cuda.read_nccl_version(),
+        "transformers": _read_package_version("transformers"),
+        "numpy": _read_package_version("numpy"),
+    }
+
+
+def _read_package_version(package: str) -> Fact:
+    try:
+        return Fact(importlib.metadata.version(package))
+    except importlib.metadata.PackageNotFoundError:
+        return Fact(None, f"{package} is not installed")
+
+
+def read_commit(project: Path) -> Fact:
+    """The project's commit, with "-dirty" if a tracked file differs. Reports do not count."""
+    # Without this check git would answer for any repository that the project lies in.
+    if not (project / ".git").exists():
+        return Fact(None, "the project is not a git checkout")
+    try:
+        commit = _run_git(project, "rev-parse", "--short=12", "HEAD")
+        changes = _run_git(
+            project, "status", "--porcelain", "--untracked-files=no", "--", ".", ":!reports"
+        )
+    except FileNotFoundError:
+        return Fact(None, "git is not installed")
+    except (subprocess.SubprocessError, OSError):
+        return Fact(None, "git could not read the project")
+    return Fact(commit + ("-dirty" if changes else ""))
+
+
+def _run_git(project: Path, *arguments: str) -> str:
+    # Without the optional locks a status never writes to the repository.
+    done = subprocess.run(
+        ["git", "--no-optional-locks", "-C", str(project), *arguments],
+        capture_output=True,
+        text=True,
+        timeout=_GIT_SECONDS,
+        check=True,
+    )
+    return done.stdout.strip()
+
+
+def _read_text(path: Path) -> Fact:
+    try:
+        return Fact(path.read_text(errors="replace").strip())
+    except OSError as error:
+        return Fact(None, f"{path.name} cannot be read: {error.strerror}")

@@ -1,0 +1,127 @@
+"""Which device is measured? The one interface to CPU, CUDA and any other accelerator.
+
+torch.accelerator and torch.get_device_module first; what only CUDA has lives in its own file.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+
+from diagnose.records.run import Reading
+
+
+class DeviceError(Exception):
+    """The device asked for cannot be used; the message says what to do."""
+
+
+class Device:
+    """A device under test; also the clock's timer for it."""
+
+    def __init__(self, kind: str) -> None:
+        self.kind = kind
+        self.torch = torch.device(kind) if kind == "cpu" else torch.device(kind, 0)
+        self._module: Any = torch.get_device_module(kind)
+
+    @property
+    def is_cpu(self) -> bool:
+        return self.kind == "cpu"
+
+    @property
+    def is_fake(self) -> bool:
+        """Test devices say so themselves, and their reports are labelled."""
+        return bool(getattr(self._module, "is_fake", False))
+
+    # --- the clock's timer ---
+
+    def now(self) -> float:
+        return time.monotonic()
+
+    def synchronize(self) -> None:
+        if not self.is_cpu:
+            torch.accelerator.synchronize()
+
+    @property
+    def step_clock(self) -> Literal["wall", "device events"]:
+        return "wall" if self.is_cpu else "device events"
+
+    def stamp(self) -> object:
+        if self.is_cpu:
+            return time.monotonic()
+        event = torch.Event(self.kind, enable_timing=True)
+        event.record()
+        return event
+
+    def between(self, stamps: Sequence[Any]) -> tuple[float, ...] | None:
+        pairs = itertools.pairwise(stamps)
+        if self.is_cpu:
+            return tuple(after - before for before, after in pairs)
+        try:
+            milliseconds = [before.elapsed_time(after) for before, after in pairs]
+        except RuntimeError:
+            return None  # a device whose events carry no time
+        # A device that does not implement timing may also answer with zeros.
+        return tuple(ms / 1e3 for ms in milliseconds) if any(milliseconds) else None
+
+    def footprint(self) -> int | None:
+        read = getattr(self._module, "memory_reserved", None)
+        return None if self.is_cpu or read is None else int(read())
+
+    # --- memory ---
+
+    def reset_peak(self) -> None:
+        if self.is_cpu:
+            # "5" resets the peak resident size of this process (proc(5)).
+            with contextlib.suppress(OSError):  # not on every system, and not in every sandbox
+                Path("/proc/self/clear_refs").write_text("5")
+        else:
+            self._module.reset_peak_memory_stats()
+
+    def peak_bytes(self) -> Reading:
+        """Peak since the last reset: allocator bytes, or the process's resident size on CPU."""
+        if not self.is_cpu:
+            return Reading(float(self._module.max_memory_allocated()))
+        try:
+            status = Path("/proc/self/status").read_text()
+        except OSError:
+            return Reading(None, "the peak resident size is read from /proc, which is absent here")
+        line = next((each for each in status.splitlines() if each.startswith("VmHWM")), None)
+        if line is None:
+            return Reading(None, "this system does not tell the peak resident size")
+        return Reading(int(line.split()[1]) * 1024.0)
+
+    # --- numbers ---
+
+    @property
+    def low_precision(self) -> torch.dtype:
+        """float16 is what the job uses on CUDA; elsewhere bfloat16 needs no loss scaling."""
+        usual = torch.float16 if self.kind == "cuda" else torch.bfloat16
+        chosen: torch.dtype = getattr(self._module, "low_precision", usual)
+        return chosen
+
+
+def open_device(kind: str | None) -> Device:
+    """The device asked for, else the accelerator that is there, else the CPU."""
+    accelerator = torch.accelerator.current_accelerator()
+    present = accelerator.type if accelerator and torch.accelerator.is_available() else None
+    if kind is None:
+        return Device(present or "cpu")
+    kind, _, index = kind.partition(":")
+    if index not in ("", "0"):
+        raise DeviceError(
+            f"only the first device is measured, not {kind}:{index}; "
+            f"choose a card with CUDA_VISIBLE_DEVICES={index} and --device {kind}"
+        )
+    if kind in ("cpu", present):
+        return Device(kind)
+    have = f"cpu and {present}" if present else "only cpu"
+    raise DeviceError(
+        f"device '{kind}' is not available: this torch {torch.__version__} sees {have}; "
+        "choose one of these with --device, or install a torch build for your device"
+    )

@@ -1,0 +1,1 @@
+"""Is the fix real? Equal results first, then interleaved blocks."""

@@ -1,0 +1,321 @@
+"""Is the fix real? First the proof of equal results, then interleaved blocks of both sides.
+
+A block is {before, before again, after} in random order. The second "before" is the built-in
+control: what it differs by from the first is what this machine calls a difference when there
+is none.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+
+from diagnose.measure.clock import Effort, Progress, StoppingRule, Timed, measure
+from diagnose.measure.jobs import ROOT
+from diagnose.measure.lines.launches import map_launches
+from diagnose.measure.machine.device import Device
+from diagnose.measure.optimize.equality import compare_outcomes
+from diagnose.measure.stage import ENERGY_PERIODS_PER_SLOT
+from diagnose.measure.stages.plan import Context
+from diagnose.measure.stages.steps import TrainingStep
+from diagnose.records.run import (
+    Comparison,
+    Equality,
+    LaunchMap,
+    Measurement,
+    Reading,
+    Setting,
+    Timing,
+)
+from diagnose.records.stats import (
+    FEWEST_FOR_INTERVAL,
+    FEWEST_FOR_ROBUST_INTERVAL,
+    SMALLEST_MARGIN,
+    log_ratio_interval,
+)
+from diagnose.workload import Lab, OpenTrial, Optimization, Side, Trial
+
+Form = Literal["after", "as published"]
+
+FEWEST_BLOCKS = FEWEST_FOR_ROBUST_INTERVAL
+MOST_BLOCKS = 30
+# A quick ladder must end in minutes, and what it times are epochs: many steps each, so that a
+# few of them warm it up. So many blocks still prove a clear gain among forty experiments.
+MOST_BLOCKS_OF_QUICK_LADDER = FEWEST_BLOCKS
+QUICK_LADDER: Mapping[str, Any] = {"window": 2, "warmup_limit_seconds": 3.0}
+# Some twenty blocks of three whole training steps must fit, also in a quick run.
+LEAST_LIMIT_SECONDS = 15.0
+# A gain of twenty times needs no interval of a percent: a tenth of its logarithm will do.
+PRECISE_SHARE = 0.1
+SLOTS_ONLY = "an experiment compares slots, not single steps"
+NOT_COUNTED = Reading(None, "not counted in an experiment")
+
+
+@dataclass(frozen=True)
+class Bench:
+    """What an experiment runs with."""
+
+    lab: Lab
+    device: Device
+    effort: Effort
+    least_slot_seconds: float = 0.0
+    most_blocks: int = MOST_BLOCKS
+    progress: Progress = lambda name, slots, seconds: None
+
+
+def open_bench(context: Context, energy_period_seconds: float, progress: Progress) -> Bench:
+    """The lab at the workload's size."""
+    limit = max(context.effort.limit_seconds, LEAST_LIMIT_SECONDS)
+    effort, most_blocks = replace(context.effort, limit_seconds=limit), MOST_BLOCKS
+    if effort.name == "quick" and _has_long_steps(context):
+        effort = replace(effort, **QUICK_LADDER)
+        most_blocks = MOST_BLOCKS_OF_QUICK_LADDER
+    return Bench(
+        lab_of(context),
+        context.device,
+        effort,
+        least_slot_seconds=ENERGY_PERIODS_PER_SLOT * energy_period_seconds,
+        most_blocks=most_blocks,
+        progress=progress,
+    )
+
+
+def _has_long_steps(context: Context) -> bool:
+    if context.workload.treatment is None:
+        return False
+    treatment = context.workload.treatment()
+    return treatment.long_steps or treatment.ladder is not None
+
+
+def lab_of(context: Context) -> Lab:
+    return Lab(context.device.torch, context.size, context.seed, context.data)
+
+
+def map_training_step(context: Context, form: str, open_trial: OpenTrial) -> LaunchMap:
+    """The launch map of a whole training step in one of its forms."""
+    with open_trial(lab_of(context)) as trial:
+        return map_launches(
+            trial.step,
+            context.device,
+            roots=source_roots(context),
+            form=form,
+            settings={
+                "batch_size": context.size.batch_size,
+                "sequence_length": context.size.sequence_length,
+            },
+        )
+
+
+def own_training_step(context: Context) -> OpenTrial:
+    """The training step of a workload that names no forms of its own."""
+
+    @contextmanager
+    def trial(lab: Lab) -> Iterator[Trial]:
+        network = context.workload.model
+        batch = context.workload.synthetic_batch(lab.size, lab.device)
+        step = TrainingStep(context, network, lambda: batch)
+        step.prepare()
+        yield Trial(step, lab.size.batch_size)
+
+    return trial
+
+
+def source_roots(context: Context) -> list[Path]:
+    """Where the job's own code lies: its lines are named, those of libraries are not."""
+    suite = ROOT / "bench"
+    file = Path(inspect.getfile(inspect.unwrap(context.workload.model.loss))).resolve()
+    return [suite if suite in file.parents else file.parent]
+
+
+def run_experiments(optimization: Optimization, bench: Bench) -> Iterator[Comparison]:
+    """One comparison per form and scope, each handed over as soon as it is known."""
+    obstacle = optimization.obstacle(bench.lab)
+    facts = dict(optimization.facts(bench.lab)) if optimization.facts and not obstacle else {}
+    curves, notes = ({}, ()) if obstacle else _finite_curves(optimization, bench.lab)
+    sides: list[tuple[Form, Side]] = [
+        ("after", optimization.after),
+        *(("as published", side) for side in optimization.published),
+    ]
+    for form, side in sides:
+        blank = Comparison(
+            key=optimization.key,
+            title=optimization.title,
+            form=form,
+            scope=" / ".join(side.trials),
+            before_text=optimization.before.text,
+            after_text=side.text,
+            status="done",
+            facts=facts,
+            curves=curves,
+            notes=notes,
+        )
+        if obstacle:
+            yield replace(blank, status="skipped", reason=obstacle)
+        else:
+            yield from _compare(optimization, side, replace_lab(bench, side), blank)
+
+
+def _finite_curves(
+    optimization: Optimization, lab: Lab
+) -> tuple[Mapping[str, tuple[float, ...]], tuple[str, ...]]:
+    """The losses of both sides; a side that diverged has no curve but a note."""
+    curves = optimization.curves(lab) if optimization.curves else {}
+    lost = [name for name, losses in curves.items() if not all(map(math.isfinite, losses))]
+    kept = {name: losses for name, losses in curves.items() if name not in lost}
+    return kept, tuple(f"the loss of {name} is not finite" for name in lost)
+
+
+def replace_lab(bench: Bench, side: Side) -> Bench:
+    return replace(bench, lab=replace(bench.lab, condition=side.condition))
+
+
+def _compare(
+    optimization: Optimization, side: Side, bench: Bench, blank: Comparison
+) -> Iterator[Comparison]:
+    equality = prove(optimization, side, bench.lab)
+    proven = replace(blank, equality=equality)
+    if equality.claim == "equal" and not all(check.equal for check in equality.checks):
+        yield proven  # nothing is timed: a faster way to another result is not faster
+        return
+    for scope in side.trials:
+        yield time_scope(optimization.before, side, scope, bench, replace(proven, scope=scope))
+
+
+def prove(optimization: Optimization, side: Side, lab: Lab) -> Equality:
+    """Both sides from the same seed, on the same data."""
+
+    def seeded(each: Side) -> Mapping[str, torch.Tensor]:
+        torch.manual_seed(lab.seed)
+        return each.outcome(lab)
+
+    return compare_outcomes(
+        seeded(optimization.before),
+        seeded(side),
+        optimization.tolerance,
+        claimed=optimization.claims_equality,
+    )
+
+
+def time_scope(before: Side, side: Side, scope: str, bench: Bench, blank: Comparison) -> Comparison:
+    """Interleaved blocks of one scope."""
+    with ExitStack() as opened:
+        trials = [opened.enter_context(each.trials[scope](bench.lab)) for each in (before, side)]
+        peaks = [_peak_bytes(trial, bench.device) for trial in trials]
+        marks = [_parameters(trial) for trial in trials]
+        first, last = trials
+        timings = measure(
+            [_timed("before", first), _timed("control", first), _timed("after", last)],
+            bench.effort,
+            bench.device,
+            seed=bench.lab.seed,
+            least_slot_seconds=bench.least_slot_seconds,
+            stop=wide_enough_rule(bench.most_blocks),
+            progress=bench.progress,
+        )
+        for name, trial, mark in zip(("before", "after"), trials, marks, strict=True):
+            if not _unchanged(trial, mark):
+                reason = f"the side '{name}' changed its parameters while it was timed"
+                return replace(blank, status="invalid", reason=reason)
+    texts = {"scope": scope, "data": bench.lab.condition}
+    made = [
+        _measurement(name, trial, timing, peak, bench, texts)
+        for name, trial, timing, peak in zip(
+            ("before", "control", "after"),
+            (first, first, last),
+            timings,
+            (peaks[0], peaks[0], peaks[1]),
+            strict=True,
+        )
+    ]
+    return replace(blank, before=made[0], control=made[1], after=made[2])
+
+
+def wide_enough_rule(most_blocks: int = MOST_BLOCKS) -> StoppingRule:
+    """Stop on the width of the interval, never on significance: that would find what is not."""
+
+    def missing(steps: Sequence[Sequence[float]]) -> Sequence[str]:
+        before, control, after = steps
+        if len(before) < FEWEST_BLOCKS:
+            reason = f"only {len(before)} of {FEWEST_BLOCKS} blocks"
+        elif len(before) >= most_blocks:
+            reason = ""
+        else:
+            reason = _too_wide(before, control, after)
+        return [reason] * len(steps)
+
+    return missing
+
+
+def _too_wide(before: Sequence[float], control: Sequence[float], after: Sequence[float]) -> str:
+    """The interval must be half as wide as the margin, or SAME could never be said.
+
+    Of a large effect a share of it is precise enough. Both are widths: whether the effect is
+    proven plays no part.
+    """
+    floor = log_ratio_interval(before, control)
+    result = log_ratio_interval(before, after)
+    if result.half_width is None or floor.low is None or floor.high is None:
+        return f"fewer than {FEWEST_FOR_INTERVAL} blocks"
+    margin = max(SMALLEST_MARGIN, abs(floor.low), abs(floor.high))
+    wanted = max(margin / 2, PRECISE_SHARE * abs(result.center))
+    if result.half_width <= wanted:
+        return ""
+    return f"interval ±{result.half_width:.1%}, wanted ±{wanted:.1%}"
+
+
+def _timed(name: str, trial: Trial) -> Timed:
+    return Timed(name, trial.step, trial.before_slot, trial.after_slot)
+
+
+def _peak_bytes(trial: Trial, device: Device) -> Reading:
+    trial.before_slot()
+    trial.step()
+    device.synchronize()
+    device.reset_peak()
+    trial.step()
+    device.synchronize()
+    return device.peak_bytes()
+
+
+def _parameters(trial: Trial) -> list[torch.Tensor]:
+    return [each.detach().clone() for each in trial.parameters()] if trial.parameters else []
+
+
+def _unchanged(trial: Trial, mark: Sequence[torch.Tensor]) -> bool:
+    if trial.parameters is None:
+        return True
+    return all(torch.equal(a, b) for a, b in zip(trial.parameters(), mark, strict=True))
+
+
+def _measurement(
+    name: str,
+    trial: Trial,
+    timing: Timing,
+    peak: Reading,
+    bench: Bench,
+    settings: Mapping[str, Setting],
+) -> Measurement:
+    size = bench.lab.size
+    return Measurement(
+        name=name,
+        role="result" if name == "after" else "reference",
+        settings={
+            "batch_size": trial.samples_per_step,
+            "sequence_length": size.sequence_length,
+            **settings,
+        },
+        # Slots are all that a comparison is made of.
+        timing=replace(timing, step_seconds=(), step_clock="none", step_clock_reason=SLOTS_ONLY),
+        samples_per_step=trial.samples_per_step,
+        flops_per_step=NOT_COUNTED,
+        bytes_per_step=NOT_COUNTED,
+        peak_bytes=peak,
+        gpus_reason="the step ran on the CPU, which has no NVML" if bench.device.is_cpu else "",
+    )

@@ -1,0 +1,1 @@
+"""How do several processes work as one job and end as one?"""

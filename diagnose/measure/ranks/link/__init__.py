@@ -1,0 +1,1 @@
+"""How long does an all-reduce take?"""

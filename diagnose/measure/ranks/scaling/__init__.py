@@ -1,0 +1,1 @@
+"""Why are several ranks slower than one?"""

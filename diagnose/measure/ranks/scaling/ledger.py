@@ -1,0 +1,139 @@
+"""Where does the time of one more rank go? One job in seven forms, timed in the same blocks.
+
+The forms differ by one thing each, so that neighbours subtract to one cause. All of them use one
+model and one optimiser whose learning rate is 0: a step does all of its work, and rank 0 may take
+steps alone without drifting away from the others.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+import torch
+from torch.nn.parallel import DistributedDataParallel
+
+from diagnose.measure.clock import Effort, StoppingRule
+from diagnose.measure.ranks.job.member import Member
+from diagnose.measure.ranks.scaling.lockstep import Track, Variant
+from diagnose.measure.ranks.scaling.rank_input import RankInput
+from diagnose.measure.ranks.scaling.replica import LossOf
+from diagnose.records.ranks import SERIES_NAMES, Series
+from diagnose.records.stats import FEWEST_FOR_ROBUST_INTERVAL, hodges_lehmann
+from diagnose.workload import Batch
+
+BACKWARD_PASSES = 11  # enough for a median that one slow pass does not move
+
+
+class Forms:
+    """The steps of one job: with and without input, exchange and optimiser."""
+
+    def __init__(self, loss: LossOf, needs_find_unused: bool, source: RankInput) -> None:
+        self._loss = loss
+        self._ddp = DistributedDataParallel(loss, find_unused_parameters=needs_find_unused)
+        self.weights = [each for each in loss.parameters() if each.requires_grad]
+        self.optimizer = torch.optim.AdamW(self.weights, lr=0.0)
+        self._source = source
+
+    @property
+    def sends_buffers(self) -> bool:
+        """Whether the next forward pass sends the model's buffers from rank 0 to the others."""
+        return bool(self._ddp.require_forward_param_sync)
+
+    def settle_buckets(self) -> None:
+        """DDP arranges its buckets after the first exchange: on all ranks, before rank 0 works."""
+        for _ in range(2):
+            self.synchronised(self._source.resident())
+
+    def variants(self) -> list[Variant]:
+        """One for each of SERIES_NAMES, in their order."""
+        return [self._variant(name) for name in SERIES_NAMES]
+
+    def _variant(self, name: str) -> Variant:
+        who, how, where = name.split()
+        fed = where == "input"
+        next_batch = self._source.loaded if fed else self._source.resident
+        step: Callable[[Batch], None] = {
+            "local": self.local,
+            "synchronised": self.synchronised,
+            "full": self.full_alone if who == "alone" else self.full,
+        }[how]
+
+        def before_slot() -> None:
+            # DDP remembers from the pass before whether to send the model's buffers. Rank 0 has
+            # passes that the others have not, and all must send them, or none.
+            self._ddp.require_forward_param_sync = how != "local"
+            if fed:
+                self._source.drain()
+
+        return Variant(
+            name=name,
+            step=lambda: step(next_batch()),
+            before_slot=before_slot,
+            after_slot=self._source.settle if fed else _nothing,
+            alone=who == "alone",
+        )
+
+    def local(self, batch: Batch) -> None:
+        with self._ddp.no_sync():
+            torch.autograd.backward(self._ddp(batch))
+        self.optimizer.zero_grad()
+
+    def synchronised(self, batch: Batch) -> None:
+        torch.autograd.backward(self._ddp(batch))
+        self.optimizer.zero_grad()
+
+    def full(self, batch: Batch) -> None:
+        torch.autograd.backward(self._ddp(batch))
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+
+    def full_alone(self, batch: Batch) -> None:
+        """The job before it was distributed: without DDP."""
+        torch.autograd.backward(self._loss(batch))
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+
+    def time_backward(self, member: Member) -> tuple[float, ...]:
+        """Seconds of the backward pass, on rank 0 while the others wait."""
+        member.at("backward pass alone")
+        device, seconds = member.device, []
+        for _ in range(BACKWARD_PASSES):
+            if member.rank == 0:
+                loss = self._loss(self._source.resident())
+                device.synchronize()
+                began = device.now()
+                torch.autograd.backward(loss)
+                device.synchronize()
+                seconds.append(device.now() - began)
+                self.optimizer.zero_grad()
+            member.still()
+            member.barrier()
+        return tuple(seconds)
+
+
+def _nothing() -> None:
+    pass
+
+
+def to_series(tracks: Sequence[Track]) -> list[Series]:
+    return [Series(track.variant.name, track.steps, track.by_rank) for track in tracks]
+
+
+def precise_series_rule(effort: Effort) -> StoppingRule:
+    """Every series by itself, because each line of the ledger uses another pair of them."""
+
+    def missing(slots: Sequence[Sequence[float]]) -> Sequence[str]:
+        return [_unmet(each, effort) for each in slots]
+
+    return missing
+
+
+def _unmet(seconds: Sequence[float], effort: Effort) -> str:
+    if len(seconds) < FEWEST_FOR_ROBUST_INTERVAL:
+        return f"only {len(seconds)} of {FEWEST_FOR_ROBUST_INTERVAL} blocks"
+    width = hodges_lehmann([math.log(each) for each in seconds]).half_width
+    assert width is not None
+    if width > effort.half_width:
+        return f"interval ±{width:.1%}, wanted ±{effort.half_width:.1%}"
+    return ""

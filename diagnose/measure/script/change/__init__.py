@@ -1,0 +1,1 @@
+"""What comes back when one cause is removed for a few steps?"""

@@ -1,0 +1,1 @@
+"""What does a running script do? Nothing here changes it."""

@@ -1,0 +1,179 @@
+"""What becomes more from step to step? Containers that the loop keeps, graphs, and memory.
+
+Looked at between steps, in the frames that are on the stack there: a list that only grows is
+found by its name, and the line that fills it by that name.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import types
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import CodeType, FrameType
+from typing import Any
+
+import torch
+from torch.utils._pytree import tree_leaves
+
+from diagnose.measure.lines.source import Place
+from diagnose.measure.machine.device import Device
+from diagnose.measure.script.watch.where import Sources, find_statement
+
+_CONTAINERS = (list, dict, set, deque)
+# Hooks have no name in the script: they are kept by the modules of a model.
+HOOKS = "hooks"
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+# A graph that is longer than this has been growing, or belongs to a very deep model.
+_DEEPEST = 20_000
+# Looked at between so many steps, so that what is filled and emptied in turns is not taken for
+# growth.
+FEWEST_LOOKS = 5
+
+
+@dataclass
+class _Seen:
+    """One thing that has a length, over several looks."""
+
+    name: str
+    path: str
+    holds_tensors: bool
+    holds_graph: bool = False  # tensors that a backward pass could go through
+    lengths: list[int] = field(default_factory=list)
+    at: list[int] = field(default_factory=list)
+
+    @property
+    def per_step(self) -> float:
+        steps = self.at[-1] - self.at[0]
+        return (self.lengths[-1] - self.lengths[0]) / steps if steps else 0.0
+
+    @property
+    def only_grows(self) -> bool:
+        pairs = zip(self.lengths, self.lengths[1:], strict=False)
+        return len(self.lengths) >= FEWEST_LOOKS and all(a < b for a, b in pairs)
+
+
+@dataclass(frozen=True)
+class Grown:
+    """Something that only grows."""
+
+    name: str
+    holds_tensors: bool
+    holds_graph: bool
+    per_step: float
+    filler: Place | None  # the line that fills it
+
+
+class Lengths:
+    """The lengths of everything that the frames of the loop can name."""
+
+    def __init__(self, sources: Sources) -> None:
+        self._sources = sources
+        # By their names: a list that is exchanged for an empty one has not grown.
+        self._seen: dict[tuple[CodeType, str], _Seen] = {}
+
+    def look(self, frame: FrameType | None, step: int) -> None:
+        met: set[CodeType] = set()
+        while frame is not None:
+            code = frame.f_code
+            if self._sources.is_users(code) and code not in met:
+                met.add(code)  # a function that calls itself has several things of one name
+                for name, value in _named(frame):
+                    length = _length(value)
+                    if length:
+                        seen = self._seen.setdefault(
+                            (code, name), _Seen(name, code.co_filename, _holds(value))
+                        )
+                        seen.holds_graph |= _has_graph(value)
+                        seen.lengths.append(length)
+                        seen.at.append(step)
+            frame = frame.f_back
+
+    def growing(self) -> list[Grown]:
+        """Those with tensors first, then the fastest."""
+        found = [seen for seen in self._seen.values() if seen.only_grows]
+        found.sort(key=lambda seen: (not seen.holds_tensors, -seen.per_step))
+        return [
+            Grown(each.name, each.holds_tensors, each.holds_graph, each.per_step, _filler(each))
+            for each in found
+        ]
+
+
+def resident_bytes(device: Device) -> int:
+    footprint = device.footprint()
+    if footprint is not None:
+        return footprint
+    try:
+        pages = int(Path("/proc/self/statm").read_text().split()[1])
+    except OSError:
+        return 0
+    return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+def _named(frame: FrameType) -> Iterator[tuple[str, Any]]:
+    scope = frame.f_globals if frame.f_code.co_name == "<module>" else frame.f_locals
+    for name, value in list(scope.items()):
+        if name.startswith("__"):
+            continue
+        yield name, value
+        if isinstance(value, torch.nn.Module):
+            modules = list(value.modules())
+            hooks = [hook for each in modules for kind in _HOOKS for hook in getattr(each, kind)]
+            yield f"{name}.{HOOKS}", hooks
+        members = getattr(value, "__dict__", None)
+        if isinstance(members, dict) and not isinstance(
+            value, type | types.ModuleType | types.FunctionType | torch.nn.Module
+        ):
+            yield from ((f"{name}.{member}", each) for member, each in list(members.items()))
+
+
+def _length(value: Any) -> int:
+    if isinstance(value, _CONTAINERS):
+        return len(value)
+    if isinstance(value, torch.Tensor):
+        return _depth(value) if value.grad_fn is not None else max(value.shape, default=0)
+    return 0
+
+
+def _holds(value: Any) -> bool:
+    """Whether the first element is a tensor, or has one."""
+    if isinstance(value, torch.Tensor):
+        return True
+    first = next(iter(value.values() if isinstance(value, dict) else value), None)
+    return any(isinstance(leaf, torch.Tensor) for leaf in tree_leaves(first))
+
+
+def _has_graph(value: Any) -> bool:
+    """Of a container the newest element speaks: early ones may have been detached."""
+    if isinstance(value, list | deque):
+        value = value[-1]
+    elif isinstance(value, dict):
+        value = next(reversed(value.values()))
+    leaves = tree_leaves(value) if not isinstance(value, set) else ()
+    return any(isinstance(leaf, torch.Tensor) and leaf.grad_fn is not None for leaf in leaves)
+
+
+def _depth(tensor: torch.Tensor) -> int:
+    node: Any = tensor.grad_fn
+    depth = 0
+    while node is not None and depth < _DEEPEST:
+        depth += 1
+        node = node.next_functions[0][0] if node.next_functions else None
+    return depth
+
+
+def _filler(seen: _Seen) -> Place | None:
+    name = re.escape(seen.name.rpartition(".")[2])
+    pattern = (
+        r"\.register_\w*hook\("
+        if name == HOOKS
+        else (
+            rf"\b{name}\s*(\.(append|appendleft|extend|add|insert|update|setdefault)\(|\+=|\[.*\]\s*=[^=])"
+            rf"|\b{name}\s*=\s*.*\b{name}\b"
+        )
+    )
+    line = find_statement(seen.path, pattern)
+    return None if line is None else Place(seen.path, line, "")

@@ -1,0 +1,169 @@
+"""What is the main thread doing? Its stack, some hundred times a second, from another thread.
+
+Every sample stands for the time since the one before. torch lets go of the interpreter inside
+its operators, so they are sampled while they run.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from types import CodeType
+from typing import Literal, NamedTuple
+
+import torch
+import torch.utils.data.dataloader as loading
+from torch.autograd.graph import _engine_run_backward
+
+from diagnose.measure.process import wake_on_time
+from diagnose.measure.script.watch.where import Sources, Spot, line_at
+from diagnose.records.script import Phase
+
+PERIOD_SECONDS = 0.002
+# The interpreter hands over after this long. A thread that lets go of it for a moment more often
+# than that, as calls of small operators do, would never be asked to, and take it back each time.
+SWITCH_SECONDS = 0.00001
+MOST_LOOKS = 4
+
+_TORCH = os.path.dirname(torch.__file__) + os.sep
+_CODES: dict[CodeType, Phase] = {
+    loading._BaseDataLoaderIter.__next__.__code__: "input",
+    torch.nn.Module._wrapped_call_impl.__code__: "forward",
+    torch.nn.Module._call_impl.__code__: "forward",
+    _engine_run_backward.__code__: "backward",
+}
+_FILES: tuple[tuple[str, Phase], ...] = (
+    (_TORCH + "optim" + os.sep, "optimizer"),
+    (_TORCH + os.path.join("amp", "grad_scaler.py"), "optimizer"),
+    (_TORCH + os.path.join("nn", "utils", "clip_grad.py"), "optimizer"),
+    (_TORCH + "serialization.py", "checkpoint"),
+    (os.path.join("safetensors", "torch.py"), "checkpoint"),
+    (logging.__file__, "logging"),
+    (_TORCH + os.path.join("utils", "tensorboard"), "logging"),
+    (_TORCH + "distributed" + os.sep, "communication"),
+)
+Kind = Phase | Literal["user", "tool", ""]
+Instruction = tuple[CodeType, int]  # and its offset there
+
+
+class Stack(NamedTuple):
+    """What one sample saw: the phase, and the user's frames from the innermost outwards."""
+
+    phase: Phase
+    spots: tuple[Spot, ...]
+    inside: int  # so many of them run inside the phase; the others lead there
+    in_torch: bool = False  # the innermost frame of all is torch's own
+
+    @property
+    def way(self) -> tuple[Spot, ...]:
+        return self.spots[self.inside :]
+
+
+Seconds = dict[Stack, float]
+
+
+def add_seconds(*parts: Mapping[Stack, float]) -> Seconds:
+    total: Seconds = defaultdict(float)
+    for part in parts:
+        for stack, seconds in part.items():
+            total[stack] += seconds
+    return total
+
+
+class Stacks(threading.Thread):
+    """Samples while it is switched on; `seconds` holds the weight of every stack."""
+
+    def __init__(self, sources: Sources, tools: frozenset[CodeType]) -> None:
+        super().__init__(name="diagnose-stacks", daemon=True)
+        self.seconds: Seconds = defaultdict(float)
+        # Functions that evaluate, and the time spent there or in files: not part of every step.
+        self.evaluating: set[CodeType] = set()
+        self.aside_seconds = 0.0
+        self._sources = sources
+        self._kinds: dict[CodeType, Kind] = dict.fromkeys(tools, "tool")
+        self._kinds.update(_CODES)
+        self._main = threading.get_ident()
+        self._wanted = threading.Event()
+        self._usual_switch = sys.getswitchinterval()
+        self._last = 0.0
+
+    def switch_on(self) -> None:
+        if not self.is_alive():
+            self.start()
+        sys.setswitchinterval(SWITCH_SECONDS)
+        self._last = time.perf_counter()
+        self._wanted.set()
+
+    def switch_off(self) -> None:
+        self._wanted.clear()
+        sys.setswitchinterval(self._usual_switch)
+
+    def run(self) -> None:
+        wake_on_time()
+        while True:
+            self._wanted.wait()
+            time.sleep(PERIOD_SECONDS)
+            now = time.perf_counter()
+            stack = self.read(self._look())
+            if stack is not None and self._wanted.is_set():
+                self.seconds[stack] += now - self._last
+                if self._is_aside(stack):
+                    self.aside_seconds += now - self._last
+            self._last = now
+
+    def _look(self) -> list[Instruction]:
+        """Where the main thread is, from its innermost frame outwards.
+
+        It may go on while this thread walks through its frames, and they would be of two moments;
+        so nothing else is done meanwhile, and it is done once more then.
+        """
+        found: list[Instruction] = []
+        for _ in range(MOST_LOOKS):
+            frame = innermost = sys._current_frames().get(self._main)
+            found = []
+            while frame is not None:
+                found.append((frame.f_code, frame.f_lasti))
+                frame = frame.f_back
+            now = sys._current_frames().get(self._main)
+            if now is innermost and (now is None or now.f_lasti == found[0][1]):
+                break
+        return found
+
+    def _is_aside(self, stack: Stack) -> bool:
+        return stack.phase in ("checkpoint", "logging") or any(
+            spot.code in self.evaluating for spot in stack.spots
+        )
+
+    def read(self, instructions: Sequence[Instruction]) -> Stack | None:
+        """None while this suite itself is at work between two steps."""
+        phase: Phase | None = None
+        inside = 0
+        spots: list[Spot] = []
+        for code, offset in instructions:
+            kind = self._kinds.get(code)
+            if kind is None:
+                kind = self._kinds[code] = self._kind(code)
+            if kind == "user":
+                spots.append(Spot(code, line_at(code, offset)))
+            elif kind == "tool":
+                # The user's code below it was called by this suite to be watched.
+                return Stack("input", tuple(spots), len(spots)) if spots else None
+            elif kind and not (kind == "optimizer" and phase is not None):
+                # The outermost decides (a module called by a dataset is input), but not the
+                # optimiser, which may call the whole step as its closure.
+                phase, inside = kind, len(spots)
+        in_torch = bool(instructions) and instructions[0][0].co_filename.startswith(_TORCH)
+        return Stack(phase or "host", tuple(spots), inside, in_torch)
+
+    def _kind(self, code: CodeType) -> Kind:
+        if self._sources.is_users(code):
+            return "user"
+        for part, phase in _FILES:
+            if part in code.co_filename:
+                return phase
+        return ""

@@ -1,0 +1,138 @@
+"""Where in the user's code is this? Frames, file names as the user knows them, loops and blocks.
+
+The user's code is everything that is not Python's, not installed and not ours, wherever it lies.
+"""
+
+from __future__ import annotations
+
+import ast
+import linecache
+import re
+from collections.abc import Collection, Iterator
+from functools import cache
+from pathlib import Path
+from types import CodeType, FrameType
+from typing import NamedTuple
+
+from diagnose.measure.lines.source import Place, SourceLines, read_code
+from diagnose.records.script import Site
+
+_LOOPS = (
+    ast.For,
+    ast.AsyncFor,
+    ast.While,
+    ast.ListComp,
+    ast.SetComp,
+    ast.DictComp,
+    ast.GeneratorExp,
+)
+_BLOCKS = (ast.For, ast.AsyncFor, ast.While, ast.If, ast.With, ast.AsyncWith, ast.Try)
+
+
+class Spot(NamedTuple):
+    """A line of a running function."""
+
+    code: CodeType
+    line: int
+
+    @property
+    def place(self) -> Place:
+        return Place(self.code.co_filename, self.line, self.code.co_name)
+
+
+class Span(NamedTuple):
+    """The lines of a loop or block."""
+
+    first: int
+    last: int
+
+    def __contains__(self, line: object) -> bool:
+        return isinstance(line, int) and self.first <= line <= self.last
+
+
+class Sources:
+    """The user's files."""
+
+    def __init__(self, start: Path) -> None:
+        self.lines = SourceLines((Path("/"),))
+        self._start = start.resolve()
+
+    def is_users(self, code: CodeType) -> bool:
+        return self.lines.name(code.co_filename) is not None
+
+    def spots(self, frame: FrameType | None) -> list[Spot]:
+        """The user's frames from this one outwards."""
+        found = []
+        while frame is not None:
+            if self.is_users(frame.f_code):
+                found.append(Spot(frame.f_code, frame.f_lineno))
+            frame = frame.f_back
+        return found
+
+    def site(self, spot: Spot) -> Site:
+        return self.site_of(spot.place)
+
+    def site_of(self, place: Place) -> Site:
+        """As the user would name the file from where the script was started."""
+        path = Path(place.path).resolve()
+        inside = self._start in path.parents
+        file = path.relative_to(self._start).as_posix() if inside else str(path)
+        return Site(file, place.line, place.function, read_code(place))
+
+
+@cache
+def line_at(code: CodeType, offset: int) -> int:
+    """The line of an instruction.
+
+    Some have none, such as the jump back to the head of a loop. Nobody but a thread that looks on
+    meets one of them; the instruction before has a line.
+    """
+    before = [line for start, _, line in code.co_lines() if start <= offset and line is not None]
+    return before[-1] if before else code.co_firstlineno
+
+
+def loop_around(spot: Spot, anchors: Collection[int]) -> Span | None:
+    """The outermost loop of this function around the line that contains none of the anchors.
+
+    The anchors are where the step itself goes on (forward, backward, optimiser): a loop around
+    them is the training loop, or one of accumulation, not something that a step repeats.
+    """
+    spans = [span for span, _ in _spans(spot.code, spot.line, loops=True)]
+    free = [span for span in spans if not any(line in span for line in anchors)]
+    return min(free, default=None)
+
+
+def block_around(spot: Spot, anchors: Collection[int]) -> Span | None:
+    """The outermost block of this function around the line that contains none of the anchors."""
+    spans = [span for span, _ in _spans(spot.code, spot.line, loops=False)]
+    free = [span for span in spans if not any(line in span for line in anchors)]
+    return min(free, default=None)
+
+
+def find_statement(path: str, pattern: str) -> int | None:
+    """The first line whose code matches."""
+    expression = re.compile(pattern)
+    for number, text in enumerate(linecache.getlines(path), start=1):
+        if expression.search(text.partition("#")[0]):
+            return number
+    return None
+
+
+def _spans(code: CodeType, line: int, *, loops: bool) -> Iterator[tuple[Span, ast.AST]]:
+    for span, node in _nodes(code.co_filename):
+        wanted = isinstance(node, _LOOPS if loops else _BLOCKS)
+        if wanted and line in span and span.first >= code.co_firstlineno:
+            yield span, node
+
+
+@cache
+def _nodes(path: str) -> tuple[tuple[Span, ast.AST], ...]:
+    try:
+        tree = ast.parse("".join(linecache.getlines(path)))
+    except (SyntaxError, ValueError):
+        return ()
+    return tuple(
+        (Span(node.lineno, node.end_lineno or node.lineno), node)
+        for node in ast.walk(tree)
+        if isinstance(node, (*_LOOPS, *_BLOCKS))
+    )

@@ -1,0 +1,339 @@
+"""What does one step ask for, line by line? The launch map of a running script, and what it shows.
+
+Beside the counts of the launch map it follows three things: where the model's input was born,
+which results are the same in every step, and what is computed in double precision.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import FrameType
+from typing import Any, NamedTuple
+
+import torch
+from torch._C import _len_torch_dispatch_stack
+from torch.utils._python_dispatch import _disable_current_modes
+from torch.utils._pytree import tree_leaves
+
+from diagnose.measure.lines.launches import Calls, Operators, Tally, Watch, count_trips
+from diagnose.measure.lines.operators import Effect, operand_tensors
+from diagnose.measure.lines.source import Caller, Place
+from diagnose.measure.machine.device import Device
+from diagnose.measure.script.watch.forwards import Forwards
+from diagnose.measure.script.watch.where import Sources, Spot
+
+_COPIES = frozenset(("_to_copy", "copy_", "clone", "_pin_memory"))
+# A buffer that is filled anew is no result that somebody computed again.
+_FILLS = frozenset(
+    f"{name}{ending}"
+    for name in ("zero", "zeros", "ones", "full", "fill", "empty", "new_zeros", "new_ones")
+    for ending in ("", "_", "_like")
+)
+_WIDEST = 8  # bytes of a number
+# Values of a result that are compared bit by bit, beside its sum.
+_COMPARED = 1024
+# A line that makes more results per step is a loop; its first ones are enough to compare.
+MOST_FINGERPRINTS = 64
+# Longer lists hold numbers or rows, not the tensors of one batch.
+MOST_PARTS = 16
+# Blocks from here on go back to the system at once on the CPU (see bench/allocator.py).
+LARGE_BYTES = 32 * 2**20
+# And these may, where nothing else lies behind them.
+TRIMMED_BYTES = 128 * 2**10
+_NOTHING_TO_SWITCH_OFF = contextlib.nullcontext()
+
+
+class Result(NamedTuple):
+    """What one operator made: equal contents in another step have an equal print."""
+
+    print: tuple[float, bytes]
+    elements: int
+    seconds: float
+
+    @property
+    def is_constant(self) -> bool:
+        """Nothing but zeros, say, may come of other arguments in every step."""
+        values = self.print[1].partition(b")")[2]
+        return values[_WIDEST:] == values[:-_WIDEST]
+
+
+class Repeated(NamedTuple):
+    """What a line makes again in every step."""
+
+    elements: int
+    share: float  # of the time in its operators
+
+
+@dataclass
+class LineWork:
+    """What one line asked for in one step."""
+
+    forward_seconds: float = 0.0
+    backward_seconds: float = 0.0
+    launches: int = 0
+    trips: int = 0
+    syncs: int = 0
+    flops: int = 0
+    moved_bytes: int = 0
+    new_bytes: int = 0
+    large_bytes: int = 0
+    copy_seconds: float = 0.0
+    double_seconds: float = 0.0
+    makes_double: bool = False
+    results: list[Result] = field(default_factory=list)
+
+
+@dataclass
+class StepWork:
+    """One mapped step."""
+
+    lines: dict[Place | None, LineWork] = field(default_factory=dict)
+    feeding: set[Spot] = field(default_factory=set)
+    inputs: list[tuple[float, bytes]] = field(default_factory=list)
+
+    def line(self, place: Place | None) -> LineWork:
+        line = self.lines.get(place)
+        if line is None:
+            line = self.lines[place] = LineWork()
+        return line
+
+
+class _ScriptWatch(Watch):
+    """The launch map's own notes, with the last operator at hand."""
+
+    def __init__(self, sources: Sources, device: Device) -> None:
+        super().__init__(sources.lines, device)
+        self.last: tuple[Caller, Place | None, Effect, float, bool] | None = None
+
+    def record(
+        self, caller: Caller, place: Place | None, effect: Effect, seconds: float, backward: bool
+    ) -> None:
+        super().record(caller, place, effect, seconds, backward)
+        self.last = (caller, place, effect, seconds, backward)
+
+
+class _Results(Operators):  # type: ignore[no-untyped-call]
+    """Looks at every operator's arguments and results once the map has counted it."""
+
+    def __init__(self, watch: Watch, mapper: StepMap) -> None:
+        super().__init__(watch)
+        self._mapper = mapper
+
+    def run(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        # Below here only this suite and torch call anything, and counting that takes long.
+        counting = sys.getprofile()
+        sys.setprofile(None)
+        try:
+            result = super().run(func, args, kwargs)
+            # What looking at them asks for is nobody's work.
+            with torch._C.DisableTorchFunction(), _without_modes():
+                inputs = operand_tensors((*args, *kwargs.values()))
+                self._mapper.note(inputs, operand_tensors((result,)))
+        finally:
+            sys.setprofile(counting)
+        return result
+
+
+def _without_modes() -> contextlib.AbstractContextManager[Any]:
+    """This mode is off while it looks; switching off others takes long, and is rarely needed."""
+    return _disable_current_modes() if _len_torch_dispatch_stack() else _NOTHING_TO_SWITCH_OFF
+
+
+class StepMap:
+    """Maps the steps between `begin` and `end`, each of them on its own."""
+
+    def __init__(self, sources: Sources, device: Device, forwards: Forwards) -> None:
+        self.steps: list[StepWork] = []
+        self._sources = sources
+        self._device = device
+        self._forwards = forwards
+        self._modes: contextlib.ExitStack | None = None
+        self._running: set[Place] = set()
+        self._births: dict[int, frozenset[Spot]] = {}
+
+    def begin(self) -> None:
+        self.steps.append(StepWork())
+        self._births.clear()
+        self._running = {spot.place for spot in self._sources.spots(sys._getframe(1))}
+        self._watch = _ScriptWatch(self._sources, self._device)
+        self._modes = contextlib.ExitStack()
+        self._modes.enter_context(_Results(self._watch, self))
+        self._modes.enter_context(Calls(self._watch))
+        self._forwards.before.append(self._note_model_input)
+        self._modes.callback(self._forwards.before.remove, self._note_model_input)
+        earlier = sys.getprofile()
+        sys.setprofile(self._note_call)
+        self._modes.callback(sys.setprofile, earlier)
+
+    @property
+    def is_watching(self) -> bool:
+        return self._modes is not None
+
+    def end(self) -> None:
+        if self._modes is None:
+            return
+        self._modes.close()
+        self._modes = None
+        step = self.steps[-1]
+        for place, tally in self._watch.tallies.items():
+            line = step.line(place)
+            line.launches = tally.forward.total() + tally.backward.total()
+            line.syncs = tally.syncs.total()
+            line.flops = tally.flops
+            line.trips = self._trips(place, tally)
+
+    def _trips(self, place: Place | None, tally: Tally) -> int:
+        if place is None:
+            return 0
+        # A line that was running before the step began was not called in it.
+        return 1 if place in self._running else count_trips(self._watch.lines, place, tally)
+
+    def note(self, inputs: list[torch.Tensor], outputs: list[torch.Tensor]) -> None:
+        if self._watch.last is None:
+            return
+        caller, place, effect, seconds, backward = self._watch.last
+        self._watch.last = None
+        line = self.steps[-1].line(place)
+        if backward:
+            line.backward_seconds += seconds
+        else:
+            line.forward_seconds += seconds
+        if effect.launches and not backward:
+            line.moved_bytes += _moved_bytes(inputs, outputs)
+        for nbytes in effect.new_bytes:
+            line.large_bytes += nbytes if nbytes >= LARGE_BYTES else 0
+            line.new_bytes += nbytes if nbytes >= TRIMMED_BYTES and not backward else 0
+        self._note_double(line, inputs, outputs, seconds)
+        if backward or caller.updates_parameters:
+            return
+        if self._forwards.inside:
+            # What the model makes, and all that is made of it, is not what feeds the model.
+            self._births.update((_address(each), frozenset()) for each in outputs)
+        else:
+            copies = effect.name in _COPIES
+            line.copy_seconds += seconds if copies else 0.0
+            self._note_birth(inputs, outputs, is_new=effect.launches and not copies)
+        if effect.launches and effect.name not in _FILLS and len(line.results) < MOST_FINGERPRINTS:
+            line.results += [
+                Result(_fingerprint(each), each.numel(), seconds / len(outputs)) for each in outputs
+            ]
+
+    def _note_double(
+        self,
+        line: LineWork,
+        inputs: list[torch.Tensor],
+        outputs: list[torch.Tensor],
+        seconds: float,
+    ) -> None:
+        for each in outputs:
+            if each.dtype is torch.float64 and each.dim() > 0:
+                line.double_seconds += seconds
+                line.makes_double |= not any(each.dtype is torch.float64 for each in inputs)
+                return
+
+    def _note_birth(
+        self, inputs: list[torch.Tensor], outputs: list[torch.Tensor], is_new: bool
+    ) -> None:
+        """A result comes from where its arguments come from; made of nothing known, it is born.
+
+        A view or a copy of something unknown stays unknown: nobody has made it here.
+        """
+        known = [self._births[each] for each in map(_address, inputs) if each in self._births]
+        if not known and not is_new and inputs:
+            return
+        if known:
+            birth = frozenset[Spot]().union(*known)
+        else:
+            birth = frozenset(self._sources.spots(sys._getframe(2)))
+        for each in outputs:
+            self._births[_address(each)] = birth
+
+    def _note_call(self, frame: FrameType, event: str, result: object) -> None:
+        """For sys.setprofile: counts calls, and notes who hands out arrays that hold data."""
+        if event == "call":
+            self._watch.lines.note_call(frame, event, result)
+        elif event == "return" and result is not None and self._sources.is_users(frame.f_code):
+            for address in _array_addresses(result):
+                self._births.setdefault(address, frozenset(self._sources.spots(frame)))
+
+    def _note_model_input(
+        self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> None:
+        """The first tensor decides: masks and positions beside it are made from it."""
+        first = next(iter(_tensors((args, kwargs))), None)
+        if first is not None:
+            with _disable_current_modes(), torch._C.DisableTorchFunction():
+                self.steps[-1].inputs.append(_fingerprint(first))
+            self.steps[-1].feeding |= self._births.get(_address(first), frozenset())
+
+
+def find_repeated(steps: list[StepWork]) -> dict[Place, Repeated]:
+    """Lines that make the same in both steps although the batch is another."""
+    if len(steps) < 2 or not steps[0].inputs or steps[0].inputs == steps[1].inputs:
+        return {}
+    first, second = steps[0].lines, steps[1].lines
+    found = {}
+    for place, line in first.items():
+        if place is None or place not in second:
+            continue
+        known = {each.print for each in second[place].results}
+        same = [each for each in line.results if each.print in known and not each.is_constant]
+        seconds = sum(each.seconds for each in line.results)
+        if same and seconds:
+            elements = sum(each.elements for each in same)
+            found[place] = Repeated(elements, sum(each.seconds for each in same) / seconds)
+    return found
+
+
+def _tensors(tree: object) -> list[torch.Tensor]:
+    return [leaf for leaf in tree_leaves(tree) if isinstance(leaf, torch.Tensor)]
+
+
+def _address(tensor: torch.Tensor) -> int:
+    if tensor.layout is not torch.strided:
+        return id(tensor)
+    return tensor.untyped_storage().data_ptr()
+
+
+def _array_addresses(value: object) -> Iterator[int]:
+    """Tensors and arrays of any library, alone or in the small structure that a batch is."""
+    parts: Iterable[object] = (value,)
+    if isinstance(value, tuple | list | dict):
+        if len(value) > MOST_PARTS:
+            return
+        parts = value.values() if isinstance(value, dict) else value
+    for leaf in parts:
+        if isinstance(leaf, torch.Tensor):
+            yield _address(leaf)
+        elif hasattr(leaf, "__array_interface__"):
+            yield int(leaf.__array_interface__["data"][0])
+
+
+def _nbytes(tensor: torch.Tensor) -> int:
+    return tensor.numel() * tensor.element_size()
+
+
+def _moved_bytes(inputs: list[torch.Tensor], outputs: list[torch.Tensor]) -> int:
+    """What the operator has to read and write; in place it may touch only a part of a tensor."""
+    sizes = [_nbytes(each) for each in (*inputs, *outputs) if each.dim() > 0]
+    known = {_address(each) for each in inputs}
+    in_place = any(_address(each) in known for each in outputs)
+    return 2 * min(sizes, default=0) if in_place else sum(sizes)
+
+
+def _fingerprint(tensor: torch.Tensor) -> tuple[float, bytes]:
+    """Equal for equal contents: a sum over everything, and a regular choice of its values."""
+    shape, size = str(tuple(tensor.shape)).encode(), tensor.numel()
+    if tensor.layout is not torch.strided or size == 0 or tensor.is_meta:
+        return 0.0, shape
+    if size <= _COMPARED and tensor.is_cpu and tensor.is_contiguous():
+        # Most results of a step are small, and operators to look at them would cost more.
+        return 0.0, shape + ctypes.string_at(tensor.data_ptr(), _nbytes(tensor))
+    flat = tensor.detach().reshape(-1)
+    chosen = flat[:: max(1, size // _COMPARED)].to("cpu", torch.float64)
+    total = flat.sum(dtype=None if flat.is_complex() else torch.float64)
+    return float(total.abs()), shape + chosen.numpy().tobytes()

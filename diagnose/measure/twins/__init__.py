@@ -1,0 +1,1 @@
+"""How much faster is the repaired script? Both take turns."""

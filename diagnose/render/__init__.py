@@ -1,0 +1,1 @@
+"""How is it shown? Findings in, Markdown, figures and files out."""

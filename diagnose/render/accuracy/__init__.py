@@ -1,0 +1,1 @@
+"""What does the report on the accuracy of the tool look like?"""

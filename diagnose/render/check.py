@@ -1,0 +1,139 @@
+"""Is every report what its records render to? Writing and checking are the same rendering."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+
+from diagnose.analyze import derive
+from diagnose.render import seal, store
+from diagnose.render.index import render_index
+from diagnose.render.parts import PARTS, Told, load_parts, render_parts
+
+REPORT_NAME = "report.md"
+INDEX_NAME = "README.md"
+_FIGURE_NAMES = tuple(name for part in PARTS for name in part.figures)
+
+
+def write_report(directory: Path) -> Path:
+    """report.md and the figures, rendered completely before the first file is touched."""
+    told = load_parts(directory)
+    if not told:
+        raise store.StoreError(f"{directory} holds no record; measure first, or see {INDEX_NAME}")
+    text = render_parts(told).encode()
+    drawn = {name: svg for each in told for name, svg in each.part.draw(each.record).items()}
+    for name, content in drawn.items():
+        store.write_atomically(directory / name, content)
+    for name in _FIGURE_NAMES:
+        if name not in drawn:
+            with contextlib.suppress(FileNotFoundError):
+                (directory / name).unlink()
+    store.write_atomically(directory / REPORT_NAME, text)
+    return directory / REPORT_NAME
+
+
+def find_reports(reports_dir: Path) -> list[Path]:
+    """The directories that hold a record."""
+    paths = (path for part in PARTS for path in store.find_records(reports_dir, part.record_name))
+    return sorted({path.parent for path in paths})
+
+
+def write_index(reports_dir: Path) -> Path:
+    """The overview of every report that can be read."""
+    told: list[Told] = []
+    for directory in find_reports(reports_dir):
+        with contextlib.suppress(store.StoreError):
+            told += load_parts(directory)
+    path = reports_dir / INDEX_NAME
+    store.write_atomically(path, render_index(told).encode())
+    return path
+
+
+def check(reports_dir: Path) -> list[str]:
+    """One sentence per problem; an empty list means that every report can be believed."""
+    if not reports_dir.is_dir():
+        return [f"{reports_dir} is no directory: name the one that holds the reports"]
+    problems: list[str] = []
+    all_told: list[Told] = []
+    unread = False
+    for directory in sorted(each for each in reports_dir.glob("*") if each.is_dir()):
+        try:
+            told = load_parts(directory)
+        except store.StoreError as error:
+            problems.append(str(error))
+            unread = True
+            continue
+        all_told += told
+        if told:
+            problems += _check_report(directory, told)
+            continue
+        kept = [name for name in (REPORT_NAME, *_FIGURE_NAMES) if (directory / name).exists()]
+        # A run that ended before its first stage leaves a lock: only a report needs a record.
+        if kept:
+            problems.append(
+                f"{directory} has no record to prove its {', '.join(kept)}: "
+                "remove it or measure again"
+            )
+            unread = True
+    index = reports_dir / INDEX_NAME
+    # An index of fewer records than there are would only repeat the problem above.
+    if not unread and (all_told or index.exists()):
+        problems += _compare(index, render_index(all_told))
+    return problems
+
+
+def _check_report(directory: Path, told: list[Told]) -> list[str]:
+    problems = [problem for each in told for problem in _check_origin(directory, each.record)]
+    problems += _compare(directory / REPORT_NAME, render_parts(told))
+    sealed = {name: each for each in told for name in each.part.figure_names(each.record)}
+    for name in _FIGURE_NAMES:
+        path = directory / name
+        if name in sealed:
+            problems += _check_figure(path, derive.fingerprint(sealed[name].record))
+        elif path.exists():
+            problems.append(f"{path} is left over: this record has no such figure")
+    return problems
+
+
+def _check_origin(directory: Path, record: store.Record) -> list[str]:
+    """Only real measurements under their own name may be kept."""
+    problems = []
+    if record.source != "hardware":
+        problems.append(
+            f"{directory} was measured on a {record.source}: it is no result and must not be kept"
+        )
+    if record.effort == "smoke":
+        problems.append(
+            f"{directory} is a smoke run: its numbers mean nothing and must not be kept"
+        )
+    if record.label != directory.name:
+        problems.append(f"{directory} holds the record of the label {record.label}")
+    return problems
+
+
+def _check_figure(path: Path, fingerprint: str) -> list[str]:
+    try:
+        fault = seal.find_fault(path.read_bytes(), fingerprint)
+    except OSError as error:
+        return [f"{path} cannot be read ({error.strerror}): run `make report`"]
+    return [f"{path} {fault}: run `make report`"] if fault else []
+
+
+def _compare(path: Path, expected: str) -> list[str]:
+    try:
+        found = path.read_bytes().decode()
+    except OSError as error:
+        return [f"{path} cannot be read ({error.strerror}): run `make report`"]
+    except UnicodeDecodeError:
+        return [f"{path} is not text: run `make report`"]
+    if found == expected:
+        return []
+    old, new = found.split("\n"), expected.split("\n")
+    same = 0
+    while same < min(len(old), len(new)) and old[same] == new[same]:
+        same += 1
+    shown = [lines[same][:100] if same < len(lines) else "(end)" for lines in (old, new)]
+    return [
+        f"{path} differs from its record in line {same + 1}: it says {shown[0]!r}, "
+        f"the record says {shown[1]!r}: run `make report`"
+    ]

@@ -1,0 +1,1 @@
+"""What does the report on optimizations look like?"""

@@ -1,0 +1,314 @@
+"""Where do records live, and how do they survive a crash, a full disk or a damaged file?"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import errno
+import fcntl
+import json
+import os
+import re
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, TypeAlias, TypeVar
+
+from diagnose.analyze.accuracy import AccuracyRecord
+from diagnose.records import codec
+from diagnose.records.batch_size import BatchSizeRecord
+from diagnose.records.ranks import BandwidthRecord, ScalingRecord
+from diagnose.records.run import SCHEMA, Measurement, OptimizeRecord, RunRecord
+
+Record: TypeAlias = (
+    RunRecord | OptimizeRecord | BatchSizeRecord | BandwidthRecord | ScalingRecord | AccuracyRecord
+)
+T = TypeVar("T", bound=Record)
+
+RECORD_NAME = "run.json"
+OPTIMIZE_NAME = "optimize.json"
+BATCH_SIZE_NAME = "batch_size.json"
+BANDWIDTH_NAME = "bandwidth.json"
+SCALING_NAME = "scaling.json"
+ACCURACY_NAME = "accuracy.json"
+_NAMES: Mapping[type[Record], str] = {
+    RunRecord: RECORD_NAME,
+    OptimizeRecord: OPTIMIZE_NAME,
+    BatchSizeRecord: BATCH_SIZE_NAME,
+    BandwidthRecord: BANDWIDTH_NAME,
+    ScalingRecord: SCALING_NAME,
+    AccuracyRecord: ACCURACY_NAME,
+}
+PREVIOUS_NAME = "run.previous.json"
+LOCK_NAME = ".lock"
+
+# A full run is well under 1 MiB; a larger file is not ours, and parsing it costs ten times that.
+LARGEST_FILE_BYTES = 64 * 2**20
+# Far above any FLOP count of a step; keeps sums and quotients of sane numbers finite.
+LARGEST_NUMBER = 1e24
+# The clock counts nanoseconds, so a shorter slot was never measured.
+SHORTEST_SLOT_SECONDS = 1e-9
+# The interval compares all pairs of slots; a real run stops at some hundred.
+MOST_SLOTS = 2000
+
+_LABEL = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
+
+
+class StoreError(Exception):
+    """A record cannot be read or written; the message is one sentence for the user."""
+
+
+class LabelError(StoreError):
+    """The user asked for a label that cannot name a directory."""
+
+
+def validate_label(label: str) -> str:
+    if not _LABEL.fullmatch(label):
+        raise LabelError(
+            f"the label {label[:80]!r} cannot name a directory; use up to 64 of a-z 0-9 . _ - "
+            "and begin with a letter or digit"
+        )
+    return label
+
+
+def label_from_device_name(name: str) -> str:
+    """A label that says which device it was: "GeForce RTX 4090" is geforce-rtx-4090."""
+    slug = re.sub(r"[^a-z0-9.]+", "-", name.lower()).strip("-.")
+    return slug[:64].rstrip("-.") or "device"
+
+
+def record_path(reports_dir: Path, label: str) -> Path:
+    """Where the record of a label is; a label that leads elsewhere is a LabelError."""
+    return reports_dir / validate_label(label) / RECORD_NAME
+
+
+def find_records(reports_dir: Path, name: str = RECORD_NAME) -> list[Path]:
+    return sorted(reports_dir.glob(f"*/{name}"))
+
+
+def save(record: Record, directory: Path) -> Path:
+    """Write reports/<label>/run.json so that at every moment a whole file is there."""
+    validate_label(record.label)
+    path = directory / _NAMES[type(record)]
+    # Serialised first: a number that cannot be stored must not cost the old file.
+    try:
+        content = codec.dumps(record)
+    except ValueError as error:
+        raise StoreError(
+            f"{path} was not written: the record cannot be stored ({error})"
+        ) from error
+    write_atomically(path, content)
+    return path
+
+
+def write_atomically(path: Path, content: bytes) -> None:
+    """Old content or new content, never half of one; no leftovers on failure."""
+    temporary = None
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=".tmp-")
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(content)
+            file.flush()
+            # mkstemp makes the file private; a report is for whoever may read the directory.
+            os.fchmod(file.fileno(), 0o644)
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+        temporary = None
+        _sync_directory(path.parent)
+    except OSError as error:
+        raise StoreError(_explain_write(path, error)) from error
+    finally:
+        if temporary is not None:
+            with contextlib.suppress(OSError):
+                os.unlink(temporary)
+
+
+def _sync_directory(directory: Path) -> None:
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _explain_write(path: Path, error: OSError) -> str:
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return f"{path} was not written because the disk is full; free some space and run again"
+    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+        return f"{path} was not written: no permission to write in {path.parent}"
+    return f"{path} was not written: {error.strerror or error}"
+
+
+def load(path: Path) -> RunRecord:
+    """The record of a file, or a StoreError that says in one sentence why there is none."""
+    return _load(path, RunRecord, validate_record)
+
+
+def load_optimize(path: Path) -> OptimizeRecord:
+    """The same for the record of an `optimize`."""
+    return _load(path, OptimizeRecord, _validate)
+
+
+def load_batch_size(path: Path) -> BatchSizeRecord:
+    """The same for the record of a `batch-size`."""
+    return _load(path, BatchSizeRecord, _validate)
+
+
+def load_bandwidth(path: Path) -> BandwidthRecord:
+    """The same for the record of a ddp_bandwidth.py."""
+    return _load(path, BandwidthRecord, _validate)
+
+
+def load_scaling(path: Path) -> ScalingRecord:
+    """The same for the record of a ddp_scaling.py."""
+    return _load(path, ScalingRecord, _validate)
+
+
+def load_accuracy(path: Path) -> AccuracyRecord:
+    """The same for the record of an accuracy.py."""
+    return _load(path, AccuracyRecord, _validate)
+
+
+def _validate(record: Record) -> None:
+    _check_numbers(dataclasses.asdict(record), "record")
+    if not _LABEL.fullmatch(record.label):
+        raise ValueError("record.label: not a label")
+
+
+def _load(path: Path, kind: type[T], validate: Callable[[T], None]) -> T:
+    try:
+        with path.open("rb") as file:
+            content = file.read(LARGEST_FILE_BYTES + 1)
+    except OSError as error:
+        raise StoreError(f"{path} cannot be read: {error.strerror or error}") from error
+    if len(content) > LARGEST_FILE_BYTES:
+        raise StoreError(
+            f"{path} is over {LARGEST_FILE_BYTES >> 20} MiB: not a record of this tool"
+        )
+    try:
+        data = json.loads(content.decode())
+    except RecursionError:
+        raise StoreError(f"{path} is nested too deeply: not a record of this tool") from None
+    # JSON and UTF-8 errors are ValueErrors, and so is a number of too many digits.
+    except ValueError as error:
+        raise StoreError(
+            f"{path} is not valid JSON ({error}); restore it or measure again"
+        ) from error
+    _check_schema(path, data)
+    try:
+        record = codec.from_dict(kind, data)
+        validate(record)
+        # Text that cannot be written back (an unpaired surrogate) is refused here as well.
+        codec.dumps(record)
+    except ValueError as error:
+        raise StoreError(f"{path} is damaged: {error}; restore it or measure again") from error
+    return record
+
+
+def _check_schema(path: Path, data: Any) -> None:
+    schema = data.get("schema") if isinstance(data, dict) else None
+    if type(schema) is not int:
+        raise StoreError(f"{path} is not a record of this tool: it has no schema number")
+    if schema == SCHEMA:
+        return
+    writer = (
+        f"version {str(data.get('tool_version', 'unknown'))[:40]!r} (schema {str(schema)[:20]})"
+    )
+    if schema > SCHEMA:
+        raise StoreError(
+            f"{path} was written by the newer {writer}, this one knows {SCHEMA}: update this tool"
+        )
+    raise StoreError(
+        f"{path} was written by the older {writer}, which this one (schema {SCHEMA}) does not "
+        "read: measure again with `make diagnose`, or render it with that version"
+    )
+
+
+def validate_record(record: RunRecord) -> None:
+    """Refuse what has the right types but cannot have been measured."""
+    _check_numbers(dataclasses.asdict(record), "record")
+    if not _LABEL.fullmatch(record.label):
+        raise ValueError("record.label: not a label")
+    for stage in record.stages:
+        for measurement in stage.measurements:
+            _check_measurement(f"{stage.key[:40]}/{measurement.name[:40]}", measurement, record)
+    for link in record.machine.links:
+        if not all(0 <= gpu < len(record.machine.gpus) for gpu in (link.first, link.second)):
+            raise ValueError("record.machine.links: a link names a GPU that is not there")
+    data = record.workload.data
+    if data is not None and not 0 <= data.padding_share <= 1:
+        raise ValueError("record.workload.data.padding_share: not between 0 and 1")
+
+
+def _check_numbers(value: Any, path: str) -> None:
+    if isinstance(value, Mapping):
+        for key, each in value.items():
+            _check_numbers(each, f"{path}.{key[:40]}")
+    elif isinstance(value, (list, tuple)):
+        for each in value:
+            _check_numbers(each, path)
+    elif isinstance(value, (int, float)) and not abs(value) <= LARGEST_NUMBER:
+        raise ValueError(f"{path}: a number is out of range")
+
+
+def _check_measurement(path: str, measurement: Measurement, record: RunRecord) -> None:
+    timing = measurement.timing
+    if timing.steps_per_slot < 1:
+        raise ValueError(f"{path}: steps_per_slot is below 1")
+    if not 1 <= len(timing.slot_seconds) <= MOST_SLOTS:
+        raise ValueError(f"{path}: {len(timing.slot_seconds)} slots")
+    if len(timing.slot_starts) != len(timing.slot_seconds):
+        raise ValueError(f"{path}: the number of slot starts and of slots differ")
+    if min(timing.slot_seconds) < SHORTEST_SLOT_SECONDS:
+        raise ValueError(f"{path}: a slot is shorter than a nanosecond")
+    if measurement.samples_per_step is not None and measurement.samples_per_step < 1:
+        raise ValueError(f"{path}: samples_per_step is below 1")
+    for use in measurement.gpus:
+        if not 0 <= use.gpu < len(record.machine.gpus):
+            raise ValueError(f"{path}: names GPU {use.gpu}, which is not there")
+
+
+def quarantine(path: Path) -> Path:
+    """Move a damaged file out of the way, without losing an earlier one."""
+    target = path.with_name(f"{path.name}.corrupt")
+    number = 2
+    while target.exists():
+        target = path.with_name(f"{path.name}.{number}.corrupt")
+        number += 1
+    try:
+        os.replace(path, target)
+    except OSError as error:
+        raise StoreError(f"{path} cannot be renamed: {error.strerror or error}") from error
+    return target
+
+
+def set_aside(path: Path) -> Path | None:
+    """Keep a complete run before a new one replaces it; None if there is none to keep.
+
+    Copied, not moved: an interruption before the first save must not leave the label empty.
+    """
+    if not path.exists() or not load(path).complete:
+        return None
+    target = path.with_name(PREVIOUS_NAME)
+    write_atomically(target, path.read_bytes())
+    return target
+
+
+@contextlib.contextmanager
+def label_lock(directory: Path, otherwise: str = "use --label") -> Iterator[None]:
+    """One writer per label. The system drops the lock with the process, however it ends."""
+    path = directory / LOCK_NAME
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        file = path.open("ab")
+    except OSError as error:
+        raise StoreError(_explain_write(path, error)) from error
+    with file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise StoreError(
+                f"another run is writing this label ({directory}); wait for it or {otherwise}"
+            ) from error
+        yield

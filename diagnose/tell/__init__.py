@@ -1,1 +1,0 @@
-"""The telling half: pure functions from records to conclusions, tables and figures. No torch."""

@@ -1,0 +1,124 @@
+"""Are the planted scripts what their table says? They run, agree with their twins, carry marks."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import math
+import os
+import re
+import runpy
+import socket
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from bench.planted.truth import CASES
+from diagnose.measure.twins import cases
+from diagnose.measure.twins.cases import Case, Culprit, find_lines
+from diagnose.records import script as findings
+from tests.support.cli import ROOT, launch
+
+STEPS = 2
+# One for each cause, because running all takes minutes; `make accuracy` runs every one of them.
+RUN_HERE = {case.name.split("_")[0]: case for case in reversed(CASES)}.values()
+_LOSS = re.compile(r"-?\d+\.\d+")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _one_quiet_process() -> Iterator[None]:
+    """One thread, so that sums have one order; a group of one rank for those that want several."""
+    threads, set_threads = torch.get_num_threads(), torch.set_num_threads
+    with socket.create_server(("127.0.0.1", 0)) as free, pytest.MonkeyPatch.context() as patch:
+        port = free.getsockname()[1]
+        free.close()
+        for name, value in {"RANK": 0, "WORLD_SIZE": 1, "MASTER_PORT": port}.items():
+            patch.setenv(name, str(value))
+        patch.setenv("MASTER_ADDR", "127.0.0.1")
+        set_threads(1)
+        patch.setattr(torch, "set_num_threads", lambda count: None)
+        yield
+    set_threads(threads)
+
+
+def run_script(script: Path, steps: int = STEPS) -> list[float]:
+    """What it prints per step; its neighbours can be imported, as when Python runs it."""
+    printed = io.StringIO()
+    with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(printed):
+        patch.setattr(sys, "argv", [str(script), "--steps", str(steps)])
+        patch.syspath_prepend(str(script.parent))
+        runpy.run_path(str(script), run_name="__main__")
+    lines = printed.getvalue().splitlines()
+    assert len(lines) == steps, f"{script.parent.name}/{script.name} prints one line per step"
+    losses = [float(_find_loss(line)) for line in lines]
+    assert all(math.isfinite(loss) for loss in losses)
+    return losses
+
+
+def _find_loss(line: str) -> str:
+    found = _LOSS.search(line)
+    assert found is not None, line
+    return found.group()
+
+
+@pytest.mark.parametrize("case", RUN_HERE, ids=lambda case: case.name)
+def test_both_twins_run_and_agree_where_they_should(case: Case) -> None:
+    slow = run_script(case.slow)
+    if case.fixed.exists():
+        fixed = run_script(case.fixed)
+        if case.tolerance is not None:
+            assert fixed == pytest.approx(slow, rel=case.tolerance, abs=case.tolerance)
+    else:
+        assert case.is_healthy
+
+
+def test_a_script_runs_as_its_user_runs_it() -> None:
+    case = next(case for case in CASES if case.name == "host_metrics")
+    done = launch([sys.executable, os.path.relpath(case.slow, ROOT), "--steps", "1"], {})
+    assert done.code == 0, done.err
+    assert _LOSS.search(done.out)
+
+
+def test_every_cause_of_the_tool_is_planted() -> None:
+    assert cases.CAUSES == findings.CAUSES
+    assert {cause for case in CASES for cause in case.causes} == set(findings.CAUSES)
+
+
+def test_every_directory_is_a_case() -> None:
+    scripts = {path.parent.name for path in cases.DIRECTORY.glob("*/*.py")}
+    assert sorted(case.name for case in CASES) == sorted(scripts)
+    assert all(case.name.split("_")[0] == case.causes[0] for case in CASES)
+
+
+def test_every_culprit_is_marked_and_nothing_else_is() -> None:
+    for case in CASES:
+        texts = {
+            path.relative_to(case.directory).as_posix(): path.read_text()
+            for path in case.directory.rglob("*.py")
+        }
+        for culprit in case.culprits:
+            for number in find_lines(case, culprit):
+                line = texts[culprit.file].splitlines()[number - 1]
+                assert line.split("#")[0].strip(), f"{case.name}:{number} marks no code"
+        marks = sum(text.count("# culprit:") for text in texts.values())
+        assert marks == len(case.culprits), case.name
+        assert "# culprit:" not in texts.get("fixed.py", "")
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["x = 1\n", "x = 1  # culprit: sync\n" * 2, "x = 1  # culprit: sync\n" + "# cost: sync\n" * 2],
+)
+def test_a_missing_or_double_mark_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str
+) -> None:
+    monkeypatch.setattr(cases, "DIRECTORY", tmp_path)
+    case = replace(CASES[0], name="sync_case", culprits=(Culprit("sync"),))
+    case.directory.mkdir()
+    case.slow.write_text(text)
+    with pytest.raises(ValueError, match=r"sync_case/slow.py must mark one line for sync"):
+        find_lines(case, case.culprits[0])

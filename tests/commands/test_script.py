@@ -1,0 +1,197 @@
+"""Does `script` run a script as Python does, whatever it does, and say what happened?"""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from diagnose.commands.cli import main
+from diagnose.measure.script.watch.program import NoScript, run_program
+from diagnose.records.script import CAUSES
+from tests.support.cli import ROOT, TIMEOUT_SECONDS, command, environment, start
+from tests.support.script_runs import write_script
+
+TRAINING = """
+import os, sys, time, torch
+print("started", sys.argv[1:], __name__, os.path.basename(__file__), flush=True)
+torch.set_num_threads(1)
+model = torch.nn.Linear(32, 32)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+os.chdir("/")
+def update():
+    optimizer.zero_grad()
+    model(torch.randn(8, 32)).sum().backward()
+    optimizer.step()
+"""
+
+
+def run(*words: object, **extra: str) -> subprocess.CompletedProcess[str]:
+    return start(command("script", *words), extra)
+
+
+def never(error: BaseException) -> bool:
+    return False
+
+
+def test_output_arguments_and_json_of_a_run(tmp_path: Path) -> None:
+    code = TRAINING + "while True:\n    update()\n    time.sleep(0.02)\n"
+    script, found = write_script(tmp_path, code), tmp_path / "found.json"
+    done = run("--seconds", 2, "--steps", 60, "--json", found, script, "--lr", "3", "--json")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "started ['--lr', '3', '--json'] __main__ train.py\n"
+    assert done.stderr.startswith("diagnose: A step of train.py takes ")
+    assert "Traceback" not in done.stderr
+    diagnosis = json.loads(found.read_text())
+    assert diagnosis["schema"] == 1
+    assert diagnosis["step_ms"]["low"] <= diagnosis["step_ms"]["high"]
+    assert diagnosis["steps"] >= 30
+    causes = [each["cause"] for each in diagnosis["findings"]]
+    assert causes[0] == "host"
+    assert set(causes) <= set(CAUSES)
+    gains = [each["gain_ms"] for each in diagnosis["findings"]]
+    assert gains == sorted(gains, reverse=True)
+    assert set(diagnosis["findings"][0]) == {
+        "cause",
+        "file",
+        "line",
+        "function",
+        "gain_ms",
+        "gain_ci",
+        "share",
+        "verified",
+        "evidence",
+        "advice",
+    }
+    assert "unattributed" in diagnosis["phases"]
+
+
+def test_a_script_that_holds_every_exception_is_ended_with_its_verdict(tmp_path: Path) -> None:
+    code = "while True:\n    try:\n        update()\n    except BaseException:\n        pass\n"
+    script, found = write_script(tmp_path, TRAINING + code), tmp_path / "found.json"
+    done = run("--seconds", 1, "--steps", 40, "--json", found, script)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(found.read_text())["findings"]
+
+
+def test_interrupt_keeps_what_is_known(tmp_path: Path) -> None:
+    code = TRAINING + "for step in range(10**9):\n    update()\n    print(step, flush=True)\n"
+    script, found = write_script(tmp_path, code), tmp_path / "found.json"
+    child = subprocess.Popen(
+        command("script", "--json", found, script),
+        cwd=ROOT,
+        env=environment({}),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert child.stdout is not None
+    for line in child.stdout:
+        if line.strip() == "30":
+            break
+    child.send_signal(signal.SIGINT)
+    _, err = child.communicate(timeout=TIMEOUT_SECONDS)
+    assert child.returncode == 130, err
+    assert "Traceback" not in err
+    assert "it was interrupted after " in json.loads(found.read_text())["cannot_tell"][-1]["reason"]
+
+
+@pytest.mark.alone
+def test_two_ranks_make_one_report(tmp_path: Path) -> None:
+    code = """
+    import time, torch
+    import torch.distributed as dist
+    dist.init_process_group("gloo")
+    torch.set_num_threads(1)
+    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(32, 32))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    while True:
+        optimizer.zero_grad()
+        model(torch.randn(8, 32)).sum().backward()
+        optimizer.step()
+        if dist.get_rank() == 1:
+            time.sleep(0.02)  # here
+    """
+    script, found = write_script(tmp_path, code), tmp_path / "found.json"
+    words = ["--seconds", "2", "--steps", "60", "--json", str(found), str(script)]
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2"]
+    done = subprocess.run(
+        [*torchrun, "-m", "diagnose", "script", *words],
+        cwd=ROOT,
+        env=environment({"OMP_NUM_THREADS": "1"}),
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_SECONDS,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("diagnose: A step of train.py") == 1
+    first = json.loads(found.read_text())["findings"][0]
+    assert first["cause"] == "straggler"
+    assert "rank 1 takes" in first["evidence"]
+    assert first["line"] == 13
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (["missing.py"], "there is no script missing.py"),
+        (["--json", "train.py", "train.py"], "--json would overwrite train.py"),
+        (["--json", "nowhere/found.json", "train.py"], "--json: there is no directory"),
+    ],
+)
+def test_wrong_usage_is_one_sentence(
+    capsys: pytest.CaptureFixture[str], words: list[str], complaint: str
+) -> None:
+    assert main(["script", *words]) == 2
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 1
+    assert lines[0].startswith("diagnose: ")
+    assert complaint in lines[0]
+
+
+@pytest.mark.parametrize(
+    ("code", "expected", "said"),
+    [
+        ("import sys\nsys.exit(7)\n", 7, ""),
+        ("import sys\nsys.exit('no data')\n", 1, "no data"),
+        ("import sys\nsys.exit()\n", 0, ""),
+        ("raise SystemExit(3)\n", 3, ""),
+        ("x = (\n", 1, "SyntaxError"),
+        ("def f():\n    return 1 / 0\nf()\n", 1, "ZeroDivisionError: division by zero"),
+    ],
+)
+def test_exit_code_and_errors_are_the_scripts_own(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], code: str, expected: int, said: str
+) -> None:
+    script = write_script(tmp_path, code)
+    assert run_program(script, [], never).code == expected
+    err = capsys.readouterr().err
+    assert said in err
+    assert "diagnose" not in err.replace(str(tmp_path), "")
+
+
+def test_the_script_sees_itself_as_main(tmp_path: Path) -> None:
+    write_script(tmp_path, "VALUE = 4\n", "bench.py")
+    code = """
+    import sys, __main__, bench
+    class Here: pass
+    assert __name__ == "__main__" and __main__.Here is Here and __spec__ is None
+    assert sys.argv == [sys.argv[0], "a", "--b"] and sys.argv[0].endswith("train.py")
+    assert bench.VALUE == 4
+    assert sys.path[0] == __import__("os").path.dirname(__file__)
+    """
+    script = write_script(tmp_path, code)
+    before = sys.argv, sys.path[:], sys.modules["__main__"]
+    assert run_program(script, ["a", "--b"], never).code == 0
+    sys.modules.pop("bench", None)
+    assert (sys.argv, sys.path, sys.modules["__main__"]) == before
+
+
+def test_unreadable_script_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(NoScript, match="cannot read"):
+        run_program(tmp_path, [], never)

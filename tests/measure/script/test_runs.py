@@ -1,0 +1,210 @@
+"""Does it find what is wrong in scripts that it has never seen, and leave them as they were?"""
+
+from __future__ import annotations
+
+import textwrap
+from pathlib import Path
+
+import pytest
+import torch
+
+from diagnose.records.script import Wanted
+from tests.support.script_runs import QUICK, line_of, run_script, write_script
+
+HEAD = """
+import torch
+torch.manual_seed(0)
+model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.ReLU(), torch.nn.Linear(64, 8))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+def work(count):
+    total = 0
+    for number in range(count):
+        total += number * number
+    return total
+def update(x):
+    loss = model(x).square().mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+"""
+
+# What is planted takes many times longer than everything else, so that no noise can hide it.
+PLANTED = {
+    "input": """
+        class Rows(torch.utils.data.Dataset):
+            def __len__(self):
+                return 64
+            def __getitem__(self, index):
+                sum(number * number for number in range(20_000))  # here
+                return torch.full((64,), float(index))
+        while True:
+            for x in torch.utils.data.DataLoader(Rows(), batch_size=8):
+                update(x)
+        """,
+    "input of a generator": """
+        def stream():
+            while True:
+                total = sum(number * number for number in range(150_000))  # here
+                yield torch.tensor([float(total % 7 + row) for row in range(512)]).view(8, 64)
+        for x in stream():
+            update(x)
+        """,
+    "host": """
+        def describe(seen):
+            return sum(number * seen for number in range(150_000))  # here
+        while True:
+            x = torch.randn(8, 64)
+            update(x)
+            describe(3)
+        """,
+    "launch": """
+        class Slow(torch.nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.weight = torch.nn.Parameter(torch.ones(64))
+            def forward(self, x):
+                out = torch.zeros_like(x)
+                for row in range(2):
+                    for column in range(64):
+                        out[row, column] = x[row, column] * self.weight[column]  # here
+                return out
+        model = torch.nn.Sequential(Slow(), model)
+        while True:
+            update(torch.randn(8, 64))
+        """,
+    "launch in a plain function": """
+        weight = torch.ones(64, requires_grad=True)
+        optimizer = torch.optim.SGD([weight], lr=1e-6)
+        square = torch.randn(384, 384)
+        def spread(x):
+            return torch.stack([x[0, each % 64] * weight[each % 64] for each in range(256)])  # here
+        def predict(x):
+            return spread(x).sum() + (square @ (square * weight.sum())).mean()
+        while True:
+            loss = predict(torch.randn(8, 64))
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+        """,
+    "recompute": """
+        def positions():
+            table = torch.arange(200_000, dtype=torch.float32)
+            return torch.outer(table.sin().cos().tan()[:2000], torch.ones(64)).exp()  # here
+        while True:
+            x = torch.randn(8, 64)
+            update(x + positions()[:8])
+        """,
+    "evaluation": """
+        held_out = [torch.randn(512, 64) for _ in range(24)]
+        def validate():
+            model.eval()
+            with torch.no_grad():
+                right = sum(model(part).argmax(1).sum().item() for part in held_out)
+            model.train()
+            return right
+        while True:
+            update(torch.randn(8, 64))
+            validate()  # here
+        """,
+}
+
+
+@pytest.mark.alone
+@pytest.mark.parametrize("name", PLANTED)
+def test_planted_cause_comes_first_with_its_line(tmp_path: Path, name: str) -> None:
+    script = write_script(tmp_path, HEAD + textwrap.dedent(PLANTED[name]))
+    end, record, diagnosis = run_script(script)
+    assert end.stopped
+    first = diagnosis.findings[0]
+    assert first.cause == name.split()[0], (diagnosis.findings, record.suspects)
+    if first.cause == "input" and "generator" not in name:
+        assert first.verified
+    assert Path(first.file).name == "train.py"
+    assert abs(first.line - line_of(script, "# here")) <= 2
+    assert first.advice
+    assert 0 <= diagnosis.overhead["share"] < 1
+
+
+def test_loop_without_an_optimiser_is_counted_by_model_calls(tmp_path: Path) -> None:
+    script = write_script(
+        tmp_path,
+        HEAD + "with torch.no_grad():\n    while True:\n        model(torch.randn(256, 64))\n",
+    )
+    end, record, diagnosis = run_script(script)
+    assert end.stopped
+    assert record.boundary == "model call"
+    assert diagnosis.step_ms is not None
+
+
+def test_a_change_that_the_script_does_not_survive_costs_nothing_else(tmp_path: Path) -> None:
+    code = """
+    class Picky(torch.nn.Module):
+        def forward(self, x):
+            if len(x) > 8:
+                raise MemoryError("no room for so many rows")
+            return x
+    model = torch.nn.Sequential(Picky(), model)
+    data = torch.utils.data.TensorDataset(torch.randn(64, 64))
+    while True:
+        for (x,) in torch.utils.data.DataLoader(data, batch_size=8):
+            update(x)
+    """
+    script = write_script(tmp_path, HEAD + textwrap.dedent(code))
+    end, record, diagnosis = run_script(script)
+    assert end.stopped
+    assert record.windows
+    reasons = {each.cause: each.reason for each in diagnosis.cannot_tell}
+    assert "MemoryError: no room for so many rows" in reasons["batch"]
+
+
+def test_everything_that_was_put_into_torch_is_taken_out_again(tmp_path: Path) -> None:
+    from torch.utils.data import dataloader
+
+    def patched() -> tuple[object, ...]:
+        return (
+            torch.nn.Module.__call__,
+            torch.optim.Optimizer.__init__,
+            torch.utils.data.DataLoader.__init__,
+            dataloader._BaseDataLoaderIter.__next__,
+            torch.autocast.__enter__,
+            torch.Tensor.to,
+            torch.Tensor.float,
+        )
+
+    before = patched()
+    script = write_script(tmp_path, HEAD + "while True:\n    update(torch.randn(8, 64))\n")
+    run_script(script)
+    assert patched() == before
+
+
+def test_too_few_steps_say_how_many_more(tmp_path: Path) -> None:
+    script = write_script(tmp_path, HEAD + "for _ in range(4):\n    update(torch.randn(8, 64))\n")
+    end, record, diagnosis = run_script(script)
+    assert (end.code, end.stopped) == (0, False)
+    assert "after 4 steps; at least " in record.missing
+    assert diagnosis.findings == ()
+    assert diagnosis.cannot_tell[0].reason == record.missing
+
+
+def test_keep_running_changes_nothing_and_lets_the_script_end(tmp_path: Path) -> None:
+    script = write_script(
+        tmp_path, HEAD + "for _ in range(150):\n    update(torch.randn(8, 64))\nend = 'reached'\n"
+    )
+    wanted = Wanted(steps=40, seconds=2.0, warmup=2, keep_running=True)
+    end, record, diagnosis = run_script(script, wanted)
+    assert (end.code, end.stopped) == (0, False)
+    assert record.windows == ()
+    assert diagnosis.findings
+
+
+def test_watching_only_verifies_nothing(tmp_path: Path) -> None:
+    script = write_script(
+        tmp_path, HEAD + "while True:\n    update(torch.randn(8, 64))\n    work(60_000)\n"
+    )
+    wanted = Wanted(steps=40, seconds=60.0, warmup=2, interventions=False)
+    _, record, diagnosis = run_script(script, wanted)
+    assert record.changes == ()
+    assert record.steps <= 40  # however long they take
+    assert [each.cause for each in diagnosis.findings][:1] == ["host"]
+    assert not any(each.verified for each in diagnosis.findings)
+    assert QUICK.interventions

@@ -1,0 +1,140 @@
+"""Does the map of a step hold every fact, and leave no trace of its own looking?"""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from diagnose.measure.machine.device import Device
+from diagnose.measure.script.watch.forwards import Forwards
+from diagnose.measure.script.watch.where import Sources
+from diagnose.measure.script.watch.work import LineWork, StepMap, _fingerprint, find_repeated
+from tests.support.script_runs import line_of, write_script
+
+STEP = """
+import torch
+
+def draw():
+    return torch.rand(4, 8, dtype=torch.float64)  # draw
+
+def step(model, seen):
+    x = draw().float()  # convert
+    table = torch.arange(4096.0).sqrt()  # table
+    mixed = table.exp() + x.sum() + (x > 2).repeat(1, 512)  # mixed
+    large = x.repeat(256, 32)  # large
+    rows = torch.zeros(4, 8)
+    for row in range(4):
+        rows[row] = x[row] * 2  # loop
+    seen.append(rows.tolist())  # read
+    model(x).sum().backward()  # model
+"""
+
+
+class Run:
+    """A script's step, mapped as often as wanted."""
+
+    def __init__(self, directory: Path) -> None:
+        self.path = write_script(directory, STEP)
+        names: dict[str, Any] = {}
+        exec(compile(self.path.read_text(), str(self.path), "exec", dont_inherit=True), names)
+        self.step: Callable[[torch.nn.Module, list[Any]], None] = names["step"]
+        self.model = torch.nn.Linear(8, 2)
+        self.forwards = Forwards()
+        self.map = StepMap(Sources(directory), Device("cpu"), self.forwards)
+        self.seen: list[Any] = []
+
+    def map_step(self) -> None:
+        self.forwards.install()
+        self.map.begin()
+        try:
+            self.step(self.model, self.seen)
+        finally:
+            self.map.end()
+            self.forwards.remove()
+
+    def line(self, mark: str) -> LineWork:
+        number = line_of(self.path, f"# {mark}")
+        (found,) = (
+            line
+            for place, line in self.map.steps[0].lines.items()
+            if place and place.line == number
+        )
+        return found
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    return Run(tmp_path)
+
+
+def test_every_line_has_its_facts(run: Run) -> None:
+    run.map_step()
+    loop = run.line("loop")
+    assert (loop.launches, loop.trips, loop.syncs) == (2 * 4, 4, 0)
+    assert loop.moved_bytes == 4 * (8 * 4 * 2 + 2 * 8 * 4)  # products, and rows copied in place
+    assert len(loop.results) == 2 * 4
+    assert loop.forward_seconds > 0
+    assert run.line("read").syncs == 1
+    assert run.line("large").new_bytes == 4 * 256 * 8 * 32 * 4
+    assert run.line("table").new_bytes == 0  # too small for the system to take back
+    assert run.line("draw").makes_double
+    assert run.line("convert").copy_seconds > 0
+    model = run.line("model")
+    assert model.backward_seconds > 0
+    assert model.flops == 2 * (2 * 4 * 8 * 2)  # forward, and the gradient of the weight
+    feeding = {spot.line for spot in run.map.steps[0].feeding}
+    assert line_of(run.path, "# draw") in feeding
+    assert sys.getprofile() is None
+
+
+def test_only_what_is_the_same_in_both_steps_repeats(run: Run) -> None:
+    run.map_step()
+    run.map_step()
+    repeated = {place.line: each for place, each in find_repeated(run.map.steps).items()}
+    assert list(repeated) == [line_of(run.path, "# table"), line_of(run.path, "# mixed")]
+    table, mixed = repeated.values()
+    assert table.elements == 2 * 4096
+    assert table.share == pytest.approx(1.0)
+    assert mixed.elements == 4096  # and not the zeros, which may come of anything
+    assert 0 < mixed.share < 1
+
+
+class Seen(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """A mode of the user's own, entered before the steps."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.names: Counter[str] = Counter()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.names[func._schema.name] += 1
+        return func(*args, **(kwargs or {}))
+
+
+def test_a_mode_of_the_users_does_not_see_what_looking_asks_for(run: Run) -> None:
+    with Seen() as plain:
+        run.step(run.model, run.seen)
+    run.model.zero_grad()  # gradients that are there would be added to
+    with Seen() as mapped:
+        run.map_step()
+    assert mapped.names == plain.names
+
+
+@pytest.mark.parametrize("size", [8, 1024, 100_000])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int64, torch.bool])
+def test_a_fingerprint_tells_contents_and_shapes_apart(size: int, dtype: torch.dtype) -> None:
+    first = torch.arange(size).remainder(2).to(dtype)
+    other = first.clone()
+    other[-1] = 1 - first[-1].int()
+    assert _fingerprint(first) == _fingerprint(first.clone())
+    assert _fingerprint(first) != _fingerprint(other)
+    assert _fingerprint(first) != _fingerprint(first.view(2, -1))
+    both = torch.stack((first, other), dim=1)
+    assert _fingerprint(both[:, 0]) != _fingerprint(both[:, 1])

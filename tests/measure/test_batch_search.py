@@ -1,0 +1,384 @@
+"""The search itself: exact for every limit, within its promise for every guess."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from diagnose.analyze.batch_size.rivals import (
+    double_and_bisect,
+    halve,
+    list_rivals,
+    shrink_by_tenths,
+)
+from diagnose.measure.batch_size.agree import (
+    Disagreement,
+    combine,
+    least_available,
+    own_card,
+)
+from diagnose.measure.batch_size.estimates import crops_factor, list_estimates
+from diagnose.measure.batch_size.judge import explain_refusal, judge
+from diagnose.measure.batch_size.plan import (
+    AS_IT_IS,
+    MAX_CROPS,
+    Patience,
+    Wanted,
+    choose_confirmation,
+    choose_sweep,
+    explain_stop,
+    find_ceiling,
+    guess,
+    most_in_time,
+    needed_seconds,
+    plan_configurations,
+    worth_seconds,
+)
+from diagnose.measure.batch_size.search import probes_allowed, search
+from diagnose.measure.ranks.job.rendezvous import Place
+from diagnose.measure.supervisor import Refused
+from diagnose.records.batch_size import Probe, fit_memory, largest_fitting, smallest_failing
+from diagnose.records.run import Reading
+
+UNKNOWN = Reading(None, "not measured here")
+PATIENCE = Patience(2.0, 5.0, search_seconds=20.0, sweep_seconds=9.0)
+LIMITS = st.one_of(st.integers(1, 300), st.integers(1, 10**6))
+
+
+def probe_made(
+    batch: int,
+    fits: bool = True,
+    peak: float | None = None,
+    free: float | None = None,
+    step: float = 0.001,
+    fresh: bool = False,
+    seconds: float = 0.0,
+) -> Probe:
+    return Probe(
+        batch,
+        "fits" if fits else "out of memory",
+        UNKNOWN if peak is None else Reading(peak),
+        UNKNOWN if free is None else Reading(free),
+        (step, 1.5 * step) if fits else (),
+        "" if fits else "no memory",
+        seconds=seconds,
+        fresh=fresh,
+    )
+
+
+def device_with(limit: int) -> Callable[[int], Probe]:
+    return lambda batch: probe_made(batch, batch <= limit)
+
+
+@given(limit=LIMITS, first=st.none() | st.integers(0, 10**7))
+@settings(max_examples=400, deadline=None)
+def test_the_result_is_the_true_maximum_within_the_promise(limit: int, first: int | None) -> None:
+    made = search(device_with(limit), guess=lambda seen: first)
+    assert largest_fitting(made) == limit
+    assert smallest_failing(made) == limit + 1
+    assert len(made) <= 2 + 2 * math.log2(limit)
+
+
+@given(limit=st.integers(1, 5000), guesses=st.lists(st.integers(-5, 10**6), min_size=1))
+@settings(max_examples=200, deadline=None)
+def test_a_guess_that_keeps_changing_its_mind_breaks_no_promise(
+    limit: int, guesses: list[int]
+) -> None:
+    made = search(device_with(limit), guess=lambda seen: guesses[len(seen) % len(guesses)])
+    assert largest_fitting(made) == limit
+    assert len(made) <= 2 + 2 * math.log2(limit)
+
+
+@pytest.mark.parametrize("limit", [6, 40, 1000, 65_537, 10**6])
+def test_a_right_guess_needs_five_probes(limit: int) -> None:
+    made = search(device_with(limit), guess=lambda seen: limit)
+    assert [probe.batch for probe in made][-2:] == [limit, limit + 1]
+    assert len(made) <= 5
+
+
+def test_the_promise_is_the_logarithm_rounded_down() -> None:
+    for batch in (*range(1, 2000), 2**31, 2**31 - 1, 10**6):
+        assert probes_allowed(batch) == math.floor(2 + 2 * math.log2(batch))
+
+
+def test_nothing_fits() -> None:
+    made = search(device_with(0))
+    assert [probe.batch for probe in made] == [1]
+    assert largest_fitting(made) == 0
+
+
+def test_attempts_end_the_search_early() -> None:
+    made = search(device_with(1000), attempts=5)
+    assert len(made) == 5
+    assert largest_fitting(made) < 1000
+
+
+def test_a_ceiling_is_never_passed() -> None:
+    made = search(device_with(1000), ceiling=lambda seen: 37)
+    assert max(probe.batch for probe in made) == largest_fitting(made) == 37
+
+
+@given(limit=LIMITS, start=st.integers(1, 1024))
+@settings(max_examples=200, deadline=None)
+def test_the_usual_rules_end_at_or_below_the_limit(limit: int, start: int) -> None:
+    for attempt in list_rivals(limit, start).values():
+        assert attempt.batch <= limit
+        assert attempt.probes >= 1
+
+
+def test_the_usual_rules_on_a_case_counted_by_hand() -> None:
+    # 64 and 32 fail, 16 fits: a third of the memory stays unused.
+    assert vars(halve(25, 64)) == {"batch": 16, "probes": 3}
+    # 2 4 8 16 fit, 32 fails, then 24 fits, 28 26 25 decide.
+    assert vars(double_and_bisect(25, 2)) == {"batch": 25, "probes": 9}
+    # 128 115 103 92 82 73 65 58 52 46 41 36 32 28 25
+    assert vars(shrink_by_tenths(25, 128)) == {"batch": 25, "probes": 15}
+
+
+def test_the_memory_line_and_the_guess_from_it() -> None:
+    free = 1000.0
+    made = [probe_made(b, peak=100 + 8 * b, free=free) for b in (1, 2, 6)]
+    line = fit_memory(made)
+    assert line is not None
+    assert line.fixed_bytes == pytest.approx(100)
+    assert line.bytes_per_sample == pytest.approx(8)
+    assert guess(made, ()) == 100, "(0.9 * 1000 - 100) / 8"
+    assert fit_memory(made[:1]) is None
+    assert fit_memory([probe_made(b, peak=5.0) for b in (1, 2)]) is None, "it does not grow"
+
+
+def test_before_there_is_a_line_the_rules_of_thumb_guess() -> None:
+    estimates = list_estimates(8e9, 100_000_000, None, None)
+    assert guess([probe_made(1, peak=10.0, free=1e3)], estimates) == 4
+    assert guess([probe_made(1)], ()) is None
+    narrow = [probe_made(b, peak=10.0 + b, free=20.0) for b in (1, 2)]
+    assert guess(narrow, estimates) == 8, "the line says more than the rule"
+    wide = [probe_made(b, peak=16.0 + b, free=20.0) for b in (1, 2, 3)]
+    assert guess(wide, estimates) == 2, "the line is certain"
+
+
+@pytest.mark.parametrize(
+    ("gigabytes", "expected"),
+    [(4, (1, 2)), (8, (2, 4)), (12, (4, 8)), (16, (8, 16)), (80, (8, 16))],
+)
+def test_rules_by_memory(gigabytes: float, expected: tuple[int, int]) -> None:
+    by_memory = list_estimates(gigabytes * 1e9, 1, None, None)[0]
+    assert (by_memory.low, by_memory.high) == expected
+
+
+@pytest.mark.parametrize(
+    ("billions", "expected"), [(0.5, (8, 16)), (1, (4, 8)), (7, (2, 4)), (13, (1, 2)), (70, (1, 2))]
+)
+def test_rules_by_parameters(billions: float, expected: tuple[int, int]) -> None:
+    (by_parameters,) = list_estimates(None, int(billions * 1e9), None, None)
+    assert (by_parameters.low, by_parameters.high) == expected
+
+
+def test_rules_by_max_crops() -> None:
+    assert [crops_factor(n) for n in (1, 4, 5, 8, 9, 12, 13)] == [1, 1, 0.75, 0.75, 0.5, 0.5, 0.4]
+    assert list_estimates(None, 1, 64, 13)[0].high == 25
+    assert list_estimates(None, 1, 64, None)[0].high == 64
+
+
+def test_a_search_begins_at_the_smaller_of_both_tables_times_the_factor() -> None:
+    large_model = list_estimates(80e9, 8_000_000_000, None, None)
+    assert [(rule.low, rule.high) for rule in large_model] == [(2, 4), (8, 16)]
+    small_card = list_estimates(8e9, 500_000_000, None, None)
+    assert [(rule.low, rule.high) for rule in small_card] == [(2, 4), (8, 16)]
+    tiled = list_estimates(80e9, 2_000_000_000, None, 12)
+    assert [(rule.low, rule.high) for rule in tiled] == [(2, 4), (4, 8), (8, 16)]
+    assert tiled[0].source == "2 billion parameters at max_crops 12"
+    assert guess([probe_made(1)], tiled) == 4
+    assert list_estimates(4e9, 1, None, 13)[0].low == 1, "never less than one sample"
+
+
+def test_a_batch_that_takes_the_last_of_the_memory_does_not_fit() -> None:
+    assert judge(probe_made(4, peak=90.0, free=100.0), ()).fits
+    judged = judge(probe_made(4, peak=91e6, free=100e6), ())
+    assert judged.status == "over the limit"
+    assert "91.0 MB is over 90% of the 100.0 MB" in judged.reason
+
+
+def test_a_batch_that_spills_does_not_fit() -> None:
+    earlier = [probe_made(8, step=0.1)]
+    assert judge(probe_made(16, step=0.29), earlier).fits
+    judged = judge(probe_made(16, step=0.36), earlier)
+    assert judged.status == "spills"
+    assert "1.8 times what batch 8 leads to expect" in judged.reason
+    assert judge(probe_made(16, step=0.009), [probe_made(8, step=0.001)]).fits, "too short to tell"
+
+
+def test_time_bounds_the_search_and_lets_it_grow() -> None:
+    assert most_in_time([probe_made(10, step=0.01)], 4.0) == 800
+    assert most_in_time([probe_made(10, step=1.0)], 4.0) == 10, "it is slow enough already"
+    disturbed = [probe_made(10, step=0.01), probe_made(20, step=3.0)]
+    assert most_in_time(disturbed, 4.0) == 800, "one disturbed probe does not end it"
+    assert most_in_time([probe_made(700, step=0.7), probe_made(800, False)], 4.0) == 800
+
+
+def test_a_job_that_is_slow_with_one_sample_may_take_longer() -> None:
+    slow = probe_made(1, step=0.15)
+    assert worth_seconds([probe_made(1, step=0.01)], PATIENCE) == 2.0
+    assert worth_seconds([slow], PATIENCE) == pytest.approx(4 * 5 * 0.15)
+    assert worth_seconds([slow, probe_made(2, step=3.0)], PATIENCE) == pytest.approx(3.0)
+    assert worth_seconds([probe_made(1, False)], PATIENCE) == 2.0
+    assert most_in_time([slow], worth_seconds([slow], PATIENCE)) == 4
+
+
+def test_a_disturbed_first_probe_does_not_make_all_others_long() -> None:
+    disturbed = probe_made(1, step=0.677)
+    assert worth_seconds([disturbed], PATIENCE) == 5.0, "whatever it took"
+    assert worth_seconds([disturbed, probe_made(2, step=0.15)], PATIENCE) == pytest.approx(3.0)
+
+
+def test_a_disturbed_first_probe_does_not_end_the_search() -> None:
+    disturbed = probe_made(1, step=1.1)
+    assert find_ceiling([disturbed], PATIENCE) == 2
+    assert find_ceiling([disturbed, probe_made(2, step=0.15)], PATIENCE) == 8
+    assert find_ceiling([disturbed, probe_made(2, step=1.2)], PATIENCE) == 2, "it is slow"
+
+
+def test_a_search_that_took_its_time_grows_no_further() -> None:
+    made = [probe_made(1, step=0.1, seconds=9.0), probe_made(2, step=0.11, seconds=10.0)]
+    assert find_ceiling(made, PATIENCE) > 2
+    late = [*made, probe_made(4, step=0.12, seconds=1.0)]
+    assert find_ceiling(late, PATIENCE) == 4
+    assert find_ceiling([*late, probe_made(8, False)], PATIENCE) > 4, "the exact answer is near"
+    assert find_ceiling(late, Patience(2.0, 5.0)) > 4
+
+
+def test_a_fresh_process_confirms_or_searches_on() -> None:
+    made = [probe_made(1, fresh=True), probe_made(2), probe_made(20), probe_made(21, False)]
+    assert choose_confirmation(made) == 20
+    assert choose_confirmation([*made, probe_made(20, fresh=True)]) is None
+    refuted = [*made, probe_made(20, False, fresh=True)]
+    assert choose_confirmation(refuted) == 2, "the next smaller that had fitted"
+    between = [*refuted, probe_made(2, fresh=True)]
+    assert choose_confirmation(between) == 11
+    between += [probe_made(11, fresh=True), probe_made(12, False, fresh=True)]
+    assert choose_confirmation(between) is None
+    assert choose_confirmation(made[:1]) is None, "a fresh process has tried it already"
+    assert choose_confirmation([probe_made(1, False)]) is None
+
+
+def test_why_a_search_stopped() -> None:
+    fast, slow = probe_made(8, step=0.001), probe_made(8, step=1.0)
+    assert explain_stop([fast, probe_made(9, False)], 2, 2, PATIENCE) == "", "exact anyway"
+    assert explain_stop([probe_made(1), fast], 2, 2, PATIENCE) == "--max-attempts 2 was reached"
+    too_long = "a larger batch was not tried: its probe would take over 5 s"
+    assert explain_stop([slow], 1, None, PATIENCE) == too_long
+    assert explain_stop([slow], 1, 9, PATIENCE) == too_long, "not for its attempts"
+    confirmed = [slow, probe_made(8, step=1.0, fresh=True)]
+    assert explain_stop(confirmed, 1, 2, PATIENCE) == too_long, "confirming is no attempt"
+    late = probe_made(8, step=0.001, seconds=21.0)
+    assert "the search would take over 20 s; --full" in explain_stop([late], 1, 9, PATIENCE)
+    refuted = [fast, probe_made(20), probe_made(21, False), probe_made(20, False, fresh=True)]
+    assert "could not confirm" in explain_stop(refuted, 3, None, PATIENCE)
+
+
+def test_a_refusal_says_what_is_needed() -> None:
+    refused = Probe(1, "out of memory", Reading(3e6), Reading(16e6), (), "tried 32 MB")
+    assert explain_refusal(refused, "a smaller --size") == (
+        "batch 1 does not fit: tried 32 MB; it had taken 3.0 MB of the 16.0 MB that were free and "
+        "needs that allocation on top; use a smaller --size or a device with more memory"
+    )
+    broken = Probe(1, "failed", UNKNOWN, UNKNOWN, (), "KeyError: 'x'")
+    assert explain_refusal(broken, "less") == "batch 1 does not fit: KeyError: 'x'"
+
+
+def test_a_fresh_process_has_the_last_word() -> None:
+    made = [probe_made(1), probe_made(8), probe_made(9, False), probe_made(8, False, fresh=True)]
+    assert largest_fitting(made) == 1
+
+
+def test_the_sweep_ends_with_the_largest() -> None:
+    def sweep(largest: int, *asked: int) -> list[int]:
+        return choose_sweep([probe_made(1), probe_made(largest)], asked, 9.0)
+
+    assert sweep(1) == [1]
+    assert sweep(8) == [1, 2, 4, 8]
+    assert sweep(11) == [1, 2, 4, 8, 11]
+    assert sweep(11, 16, 4, 1) == [1, 4]
+    assert sweep(3, 16) == [3]
+
+
+@given(
+    largest=st.integers(2, 10**6), once=st.floats(1e-4, 1.0), each=st.floats(0, 1.0),
+)  # fmt: skip
+@settings(max_examples=200, deadline=None)
+def test_a_sweep_of_long_steps_has_fewer_sizes(largest: int, once: float, each: float) -> None:
+    made = [probe_made(b, step=once + each * b) for b in (1, largest)]
+    batches = choose_sweep(made, (), 9.0)
+    assert batches == sorted(set(batches))
+    assert (batches[0], batches[-1]) == (1, largest)
+    doubling = choose_sweep(made, (), math.inf)
+    assert set(batches) <= set(doubling)
+    in_time = needed_seconds(made, batches) <= 9.0
+    assert in_time or len(batches) == 2
+    if needed_seconds(made, doubling) <= 9.0:
+        assert batches == doubling
+
+
+def test_the_time_of_a_sweep_is_read_between_the_probes() -> None:
+    made = [probe_made(1, step=0.1), probe_made(9, step=0.5), probe_made(9, step=0.9)]
+    block = needed_seconds(made, [1, 5, 9]) / needed_seconds(made, [1])
+    assert block == pytest.approx((0.1 + 0.3 + 0.5) / 0.1)
+    assert needed_seconds(made[1:], [5]) == needed_seconds(made[1:], [9]), "nothing below"
+
+
+def test_configurations_of_max_crops() -> None:
+    knows: dict[str, object] = {"max_crops": 12}
+    assert plan_configurations("w", {}, Wanted()) == [AS_IT_IS]
+    assert plan_configurations("w", knows, Wanted(max_crops=(12, 13))) == [
+        "max_crops 12",
+        "max_crops 13",
+    ]
+    assert plan_configurations("w", knows, Wanted(start_from=12)) == [
+        f"max_crops {cap}" for cap in MAX_CROPS if cap >= 12
+    ]
+    with pytest.raises(Refused, match="workload w has no max_crops"):
+        plan_configurations("w", {}, Wanted(max_crops=(2,)))
+    with pytest.raises(Refused, match="no max_crops is left"):
+        plan_configurations("w", knows, Wanted(max_crops=(2,), start_from=4))
+
+
+def answers(*probes: Probe) -> Sequence[Probe]:
+    return probes
+
+
+def test_what_holds_for_all_ranks() -> None:
+    roomy = probe_made(4, peak=10.0, free=100.0, step=0.2)
+    tight = probe_made(4, peak=50.0, free=100.0, step=0.1)
+    together = combine(answers(roomy, tight))
+    assert together.peak_bytes.value == 50.0
+    assert together.step_seconds == roomy.step_seconds, "the slowest rank sets the pace"
+    refused = combine(answers(roomy, probe_made(4, False)))
+    assert refused.status == "out of memory"
+    assert refused.reason == "rank 1: no memory"
+
+
+def test_what_decides_about_the_next_probe_is_the_same_for_all_ranks() -> None:
+    early, late = probe_made(4, fresh=True, seconds=1.0), probe_made(4, seconds=3.0)
+    for together in (
+        combine([early, late]),
+        combine([early, replace(late, status="hung", reason="x")]),
+    ):
+        assert together.seconds == 3.0
+        assert not together.fresh
+    assert combine([early, early]).fresh
+    with pytest.raises(Disagreement, match=r"\(rank 0 batch 4, rank 1 batch 8\)"):
+        combine([probe_made(4), probe_made(8)])
+    assert least_available([Reading(4.0), Reading(2.0), Reading(3.0)]).value == 2.0
+    assert least_available([Reading(4.0), UNKNOWN]) == UNKNOWN
+
+
+def test_every_rank_sees_its_own_card() -> None:
+    place = Place(1, 2, 1, 2, 0, 1, "localhost", 1, "0", True)
+    assert own_card(place, {}) == {"CUDA_VISIBLE_DEVICES": "1"}
+    assert own_card(place, {"CUDA_VISIBLE_DEVICES": "5,7"}) == {"CUDA_VISIBLE_DEVICES": "7"}
+    assert own_card(place, {"CUDA_VISIBLE_DEVICES": "5"}) == {}

@@ -1,0 +1,153 @@
+"""The experiment engine on optimisations of a few lines, whose truth is known."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+
+import pytest
+import torch
+
+from bench.optimizations.catalogue import OPTIMIZATIONS
+from diagnose.analyze.optimize.experiment import judge
+from diagnose.measure.clock import SMOKE
+from diagnose.measure.machine.device import open_device
+from diagnose.measure.optimize.equality import compare_outcomes
+from diagnose.measure.optimize.experiment import (
+    FEWEST_BLOCKS,
+    MOST_BLOCKS,
+    Bench,
+    run_experiments,
+    wide_enough_rule,
+)
+from diagnose.measure.optimize.optimizer import EXPERIMENT_KEYS, choose
+from diagnose.measure.supervisor import Refused
+from diagnose.records.run import Comparison
+from diagnose.workload import Lab, Optimization, Side, Size, Trial
+from tests.support.records.parts import machine
+
+CPU = torch.device("cpu")
+LAB = Lab(CPU, Size(2), seed=3)
+
+
+def bench() -> Bench:
+    return Bench(LAB, open_device("cpu"), replace(SMOKE, limit_seconds=5.0))
+
+
+def side(
+    value: float,
+    step: Callable[[], object] = lambda: None,
+    parameters: Callable[[], list[torch.Tensor]] | None = None,
+) -> Side:
+    @contextmanager
+    def trial(lab: Lab) -> Iterator[Trial]:
+        yield Trial(step, 2, parameters)
+
+    def outcome(lab: Lab) -> Mapping[str, torch.Tensor]:
+        return {"per sample output": torch.tensor([[1.0], [value]]), "drawn": torch.rand(1)}
+
+    return Side(f"gives {value}", outcome, {"forward": trial})
+
+
+def run(after: Side, before: Side | None = None, **options: object) -> list[Comparison]:
+    made = Optimization("x", "X", before or side(1.0), after, **options)  # type: ignore[arg-type]
+    return list(run_experiments(made, bench()))
+
+
+def test_equal_sides_are_timed_in_blocks_of_three() -> None:
+    (made,) = run(side(1.0))
+    assert made.equality is not None
+    assert all(check.equal for check in made.equality.checks), "both drew from the same seed"
+    assert made.before is not None
+    assert made.control is not None
+    assert made.after is not None
+    blocks = {len(m.timing.slot_seconds) for m in (made.before, made.control, made.after)}
+    assert len(blocks) == 1
+    assert FEWEST_BLOCKS <= blocks.pop() <= MOST_BLOCKS
+
+
+def test_a_different_result_is_never_timed() -> None:
+    ran: list[int] = []
+    (made,) = run(side(1.5, lambda: ran.append(1)))
+    assert ran == []
+    assert made.before is made.after is None
+    assert judge(made, machine()).verdict == "NOT_EQUAL"
+    assert made.equality is not None
+    (check,) = [each for each in made.equality.checks if not each.equal]
+    assert (check.worst, check.differing_samples, check.samples) == (0.25, 1, 2)
+
+
+def test_numbers_that_may_change_are_shown_and_timed() -> None:
+    (made,) = run(side(1.5), claims_equality=False)
+    assert made.equality is not None
+    assert made.equality.claim == "not claimed"
+    assert made.after is not None
+
+
+def test_a_side_that_changes_its_parameters_is_invalid() -> None:
+    weight = torch.zeros(1)
+    (made,) = run(side(1.0, lambda: weight.add_(1), lambda: [weight]))
+    assert made.status == "invalid"
+    assert made.reason == "the side 'after' changed its parameters while it was timed"
+
+
+def test_what_does_not_apply_is_skipped_with_its_reason() -> None:
+    (made,) = run(side(1.0), obstacle=lambda lab: "no compiler")
+    assert (made.status, made.reason) == ("skipped", "no compiler")
+
+
+def test_every_published_form_is_judged_in_its_own_condition() -> None:
+    seen: list[str] = []
+
+    def outcome(lab: Lab) -> Mapping[str, torch.Tensor]:
+        seen.append(lab.condition)
+        return {"x": torch.zeros(1)}
+
+    before = replace(side(1.0), outcome=outcome)
+    published = replace(before, condition="constant lengths")
+    made = run(before, before, published=(published,))
+    assert [each.form for each in made] == ["after", "as published"]
+    assert seen == ["real data", "real data", "constant lengths", "constant lengths"]
+
+
+def test_the_rule_stops_on_width_and_at_thirty_blocks() -> None:
+    rule = wide_enough_rule()
+    assert rule([[1.0] * 11] * 3)[0] == f"only 11 of {FEWEST_BLOCKS} blocks"
+    assert rule([[1.0] * 12] * 3) == ["", "", ""]
+    wide = [1.0 + 0.3 * (i % 2) for i in range(12)]
+    assert "wanted" in rule([[1.0] * 12, [1.0] * 12, wide])[0]
+    assert rule([[1.0] * 30, [1.0] * 30, wide * 2 + wide[:6]])[0] == ""
+    ten_times = [each / 10 for each in wide]
+    assert rule([[1.0] * 12, [1.0] * 12, ten_times])[0] == ""
+    assert wide_enough_rule(most_blocks=12)([[1.0] * 12, [1.0] * 12, wide])[0] == ""
+
+
+def test_the_command_line_knows_the_whole_catalogue() -> None:
+    assert tuple(each.key for each in OPTIMIZATIONS) == EXPERIMENT_KEYS
+    assert choose("dgca", EXPERIMENT_KEYS, None) == EXPERIMENT_KEYS
+    chosen = choose("dgca", EXPERIMENT_KEYS, ["gated_fusion", "apply_prompt"])
+    assert chosen == ("apply_prompt", "gated_fusion")
+    with pytest.raises(Refused, match="has no optimisation 'x'; it has apply_prompt"):
+        choose("dgca", EXPERIMENT_KEYS, ["x"])
+
+
+@pytest.mark.parametrize(
+    ("after", "remark"),
+    [
+        (torch.zeros(2), "shapes"),
+        (torch.full((3,), torch.nan), "not finite"),
+    ],
+)
+def test_what_cannot_be_subtracted_differs(after: torch.Tensor, remark: str) -> None:
+    (check,) = compare_outcomes({"x": torch.zeros(3)}, {"x": after}, 1.0).checks
+    assert not check.equal
+    assert check.worst is None
+    assert remark in check.remark
+
+
+def test_a_missing_quantity_differs_and_equal_infinities_do_not() -> None:
+    checks = compare_outcomes({"x": torch.zeros(1)}, {}, 1.0).checks
+    assert [check.equal for check in checks] == [False]
+    same = {"x": torch.tensor([torch.inf, torch.nan])}
+    assert compare_outcomes(same, same, 0.0).checks[0].equal

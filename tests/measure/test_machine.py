@@ -1,0 +1,271 @@
+from __future__ import annotations
+
+import json
+import os
+import platform
+import subprocess
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from diagnose.measure.gpu.nvml import Failure, Identity
+from diagnose.measure.machine import describe as machine
+from diagnose.measure.machine.cuda import read_identities
+from diagnose.measure.machine.environment import HIDDEN, choose_environment
+from diagnose.records.codec import dumps, from_dict, to_dict
+from diagnose.records.run import Machine
+from tests.support.nvml_stub import run_python
+
+SECRETS = {
+    "AWS_SECRET_ACCESS_KEY": "sekret-aws-4711",
+    "HF_TOKEN": "hf_sekret_0815",
+    "NCCL_COMM_ID": "10.1.2.3:55",
+    "NCCL_HOSTID": "node17",
+    "NCCL_TOPO_FILE": "/home/planted-user/topo.xml",
+    "NCCL_NET_TOKEN": "sekret-net",
+    "NCCL_SOCKET_IFNAME": "planted-host-eth",
+    "NCCL_IB_HCA": "fe80::1:2",
+    "NCCL_DEBUG_FILE": "nccl-planted-user.log",
+    "CUDA_VISIBLE_DEVICES": "GPU-0abc0000-1111-2222-3333-000000000000",
+    "MALLOC_CONF": "prof:true " + "x" * 300,
+    "LD_PRELOAD": "/home/planted-user/lib/libjemalloc.so:/opt/planted-user/b.so",
+    "HOME": "/home/planted-user",
+    "USER": "planted-user",
+    "LOGNAME": "planted-user",
+    "HOSTNAME": "planted-host.example.org",
+}
+TRACES_OF_SECRETS = (
+    "sekret",
+    "10.1.2.3",
+    "node17",
+    "planted",
+    "fe80",
+    "0abc0000",
+    "xxxx",
+    "example.org",
+    "/home",
+)
+WITH_STUB = """
+import json
+from diagnose.records.codec import to_dict
+from diagnose.measure import gpus, nvml
+from diagnose.measure.machine.describe import with_gpus
+from tests.measure.test_machine import bare_machine
+uuids = [f"0abc000{n}-1111-2222-3333-00000000000{n}" for n in range(2)]
+known = [nvml.Identity(n, f"Stub GPU {n}", uuid) for n, uuid in enumerate(uuids)]
+with nvml.open_session(patience_seconds=2) as session:
+    before = gpus.observe_before(session, seconds=0.3)
+    print(json.dumps(to_dict(with_gpus(bare_machine(), session, known, "salt", before))))
+"""
+
+
+def bare_machine() -> Machine:
+    return machine.probe("cpu", Path("/nonexistent"))
+
+
+def test_no_secret_and_no_identity_is_in_the_record(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in SECRETS.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(platform, "node", lambda: "planted-node")
+    monkeypatch.setenv("NCCL_ALGO", "planted-node")
+    text = dumps(machine.probe("cpu")).decode()
+    assert [trace for trace in TRACES_OF_SECRETS if trace in text] == []
+    assert "AWS" not in text
+    assert json.loads(text)["environment"]["NCCL_COMM_ID"] == HIDDEN
+
+
+def test_a_machine_survives_json() -> None:
+    probed = machine.probe("cpu")
+    assert from_dict(Machine, json.loads(dumps(probed))) == probed
+    assert probed.device == "cpu"
+    assert probed.cpu_cores == machine.count_cores() >= 1
+    assert probed.versions["torch"].value
+    assert probed.versions["cuda"].value or probed.versions["cuda"].reason
+
+
+def test_cores_are_counted_where_the_system_tells_no_affinity(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 5, 6}, raising=False)
+    assert machine.count_cores() == 3
+    monkeypatch.delattr(os, "sched_getaffinity")
+    monkeypatch.setattr(os, "cpu_count", lambda: 12)
+    assert machine.count_cores() == 12
+    monkeypatch.setattr(os, "cpu_count", lambda: None)
+    assert machine.count_cores() == 1
+
+
+def test_settings_that_change_the_speed_are_shown() -> None:
+    shown = {
+        "NCCL_P2P_DISABLE": "1",
+        "NCCL_SOCKET_IFNAME": "eth0",
+        "NCCL_IB_HCA": "mlx5_0:1,mlx5_1:1",
+        "OMP_NUM_THREADS": "8",
+        "PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True,max_split_size_mb:128",
+        "CUDA_VISIBLE_DEVICES": "1,0",
+        "TORCH_NCCL_ASYNC_ERROR_HANDLING": "3",
+        "NVIDIA_TF32_OVERRIDE": "0",
+        "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE": "1",
+    }
+    assert choose_environment(shown | {"PATH": "/usr/bin", "OMP_DISPLAY_ENV": "1"}) == shown
+
+
+def test_only_the_names_of_preloaded_libraries_are_shown() -> None:
+    chosen = choose_environment({"LD_PRELOAD": "/usr/lib/libtcmalloc.so.4:/opt/a/libx.so"})
+    assert chosen == {"LD_PRELOAD": "libtcmalloc.so.4,libx.so"}
+
+
+def test_a_device_uuid_is_hidden_but_its_kind_is_not() -> None:
+    chosen = choose_environment({"CUDA_VISIBLE_DEVICES": "GPU-0abc-1,MIG-0abc-2"})
+    assert chosen == {"CUDA_VISIBLE_DEVICES": f"GPU-{HIDDEN},MIG-{HIDDEN}"}
+
+
+def test_a_machine_that_tells_nothing_gives_reasons() -> None:
+    probed = bare_machine()
+    for it in (probed.cpu_model, probed.cpu_governor, probed.container):
+        assert it.value is None
+        assert it.reason
+    for number in (probed.memory_bytes, probed.shared_memory_bytes, probed.cpu_busy_before):
+        assert number.value is None
+        assert number.reason
+    assert probed.device_name == "unknown cpu"
+
+
+def test_a_machine_is_read_from_its_files(tmp_path: Path) -> None:
+    files = {
+        "proc/cpuinfo": "processor : 0\nmodel name\t: A CPU @ 2 GHz\nprocessor : 1\n",
+        "proc/meminfo": "MemTotal:       1000 kB\nMemFree: 1 kB\n",
+        "proc/1/cgroup": "0::/kubepods/pod1234/abcdef\n",
+        "sys/devices/system/cpu/cpu0/cpufreq/scaling_governor": "powersave\n",
+    }
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    probed = machine.probe("cpu", tmp_path)
+    assert probed.cpu_model.value == "A CPU @ 2 GHz"
+    assert probed.memory_bytes.value == 1024000
+    assert probed.container.value == "kubepods"
+    assert probed.cpu_governor.value == "powersave"
+    (tmp_path / ".dockerenv").touch()
+    assert machine.find_container(tmp_path).value == "docker"
+
+
+def test_busy_processors_are_the_share_that_was_not_idle(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "proc").mkdir()
+    stat = tmp_path / "proc/stat"
+    stat.write_text("cpu  100 0 100 1000 50 0 0 10 7 7\ncpu0 1 1 1 1\n")
+
+    def let_time_pass(seconds: float) -> None:
+        # 30 busy, 10 stolen, 50 idle and 10 waiting for disks; guests are within user time.
+        stat.write_text("cpu  120 0 110 1050 60 0 0 20 9 9\ncpu0 1 1 1 1\n")
+
+    monkeypatch.setattr(time, "sleep", let_time_pass)
+    assert machine.measure_cpu_busy(tmp_path, 0.5).value == pytest.approx(0.4)
+    monkeypatch.setattr(time, "sleep", lambda seconds: None)
+    assert machine.measure_cpu_busy(tmp_path, 0.5).value is None
+
+
+@pytest.mark.parametrize(
+    ("release", "shown"),
+    [("6.1.0-17-amd64", "Linux 6.1.0 x86_64"), ("custom-of-planted", "Linux unknown x86_64")],
+)
+def test_a_kernel_release_is_cut_to_its_numbers(release: str, shown: str) -> None:
+    assert machine.describe_system("Linux", release, "x86_64") == shown
+
+
+def make_repository(path: Path) -> str:
+    def git(*arguments: str) -> str:
+        who = ("-c", "user.name=a", "-c", "user.email=a@example.org", "-c", "commit.gpgsign=false")
+        done = subprocess.run(
+            ["git", "-C", str(path), *who, *arguments], check=True, capture_output=True, text=True
+        )
+        return done.stdout.strip()
+
+    git("init", "--quiet")
+    (path / "reports").mkdir()
+    (path / "reports/README.md").write_text("one")
+    (path / "code.py").write_text("one")
+    git("add", ".")
+    git("commit", "--quiet", "-m", "one")
+    return git("rev-parse", "--short=12", "HEAD")
+
+
+def test_a_commit_is_dirty_if_code_differs_and_not_if_a_report_does(tmp_path: Path) -> None:
+    commit = make_repository(tmp_path)
+    assert machine.read_commit(tmp_path).value == commit
+    (tmp_path / "reports/README.md").write_text("two")
+    (tmp_path / "new.py").write_text("untracked")
+    assert machine.read_commit(tmp_path).value == commit
+    (tmp_path / "code.py").write_text("two")
+    assert machine.read_commit(tmp_path).value == f"{commit}-dirty"
+
+
+def test_no_commit_is_a_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "not a git checkout" in machine.read_commit(tmp_path).reason
+    (tmp_path / ".git").mkdir()
+    assert "could not read" in machine.read_commit(tmp_path).reason
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert machine.read_commit(tmp_path).reason == "git is not installed"
+
+
+@dataclass(frozen=True)
+class Properties:
+    """What torch tells of a CUDA device."""
+
+    name: str = "A GPU"
+    uuid: str = "0abc"
+    total_memory: int = 8
+    major: int = 9
+    minor: int = 0
+    pci_domain_id: int = 0
+    pci_bus_id: int = 0x4B
+    pci_device_id: int = 1
+
+
+class TorchModule:
+    def device_count(self) -> int:
+        return 2
+
+    def get_device_properties(self, index: int) -> Properties:
+        return Properties(uuid=f"uuid-{index}")
+
+
+class SilentModule:
+    def device_count(self) -> int:
+        return 1
+
+
+def test_devices_are_identified_by_their_own_torch_module() -> None:
+    first, second = read_identities(TorchModule())
+    assert first == Identity(0, "A GPU", "uuid-0", "00000000:4B:01.0", 8, "9.0")
+    assert (second.index, second.uuid) == (1, "uuid-1")
+    assert from_dict(Identity, to_dict(first)) == first
+    assert read_identities(SilentModule()) == (Identity(0, ""),)
+    assert machine.identities("cpu") == ()
+
+
+def test_gpus_links_and_driver_join_the_machine(nvml_stub: dict[str, str]) -> None:
+    full = from_dict(Machine, run_python(WITH_STUB, nvml_stub | {"STUB_NVML_USED_MIB": "100"}))
+    assert [gpu.name for gpu in full.gpus] == ["Stub GPU 0", "Stub GPU 1"]
+    assert [gpu.nvml_index.value for gpu in full.gpus] == [1, 0]
+    assert full.gpus[0].memory_used_before_bytes.value == 100 << 20
+    assert full.gpus[0].utilization_before.value == pytest.approx(0.4)
+    assert [link.kind.value for link in full.links] == ["PIX"]
+    assert full.versions["driver"].value == "999.01"
+    assert full.nvml.value == "stub"
+    assert "0abc" not in dumps(full).decode()
+
+
+def test_without_nvml_the_machine_has_its_gpus_and_the_reason() -> None:
+    failure = Failure("unavailable", "unavailable: no driver")
+    full = machine.with_gpus(bare_machine(), failure, [Identity(0, "A GPU")], "salt")
+    assert full.gpus[0].name == "A GPU"
+    assert full.gpus[0].power_limit_watts.reason == "unavailable: no driver"
+    assert full.versions["driver"].reason == "unavailable: no driver"
+    assert full.nvml.value is None
+    alone = machine.with_gpus(bare_machine(), failure, [], "salt")
+    assert (alone.gpus, alone.gpus_reason) == ((), "the run uses no GPU")
