@@ -97,8 +97,7 @@ class Decoding:
     static_cache: bool = False
 
 
-if TYPE_CHECKING:
-    Tensors = Mapping[str, Tensor]
+Tensors = Mapping[str, Any]  # by the name of the model's argument
 
 
 class Generator(Protocol):
@@ -129,7 +128,7 @@ class OpenGenerator(Protocol):
         device: torch.device,
         *,
         model_directory: Path | None = None,
-        dtype: torch.dtype = torch.float32,
+        dtype: torch.dtype = ...,
         seed: int = 0,
     ) -> Generator: ...
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from diagnose.analyze.units import percent
-from diagnose.records.run import Machine, Reading, Source
+from diagnose.records.accuracy import AccuracyRecord, CaseResult, PlantedCulprit, Said, Twins
 from diagnose.records.stats import Interval, hodges_lehmann
 
 HEALTHY = "compute"
@@ -23,92 +23,6 @@ MOST_FALSE_ALARMS = 0
 # A script with no more than this share to gain is called healthy: below it neither the tool nor
 # a reader acts.
 HEALTHY_SHARE = 0.05
-
-
-@dataclass(frozen=True)
-class PlantedCulprit:
-    """One cause that was put into a script on purpose."""
-
-    cause: str
-    file: str
-    lines: tuple[int, ...]  # the one to change, and the one where its time passes
-
-
-@dataclass(frozen=True)
-class Said:
-    """One finding of the tool; a gain is seconds per step."""
-
-    cause: str
-    file: str
-    line: int
-    gain_seconds: float
-    gain_low: float
-    gain_high: float
-    share: float  # of a step while the tool watched
-    verified: bool
-
-
-@dataclass(frozen=True)
-class Answer:
-    """What the tool said about one script."""
-
-    sentence: str
-    steps: int
-    step_seconds: Reading
-    overhead_share: Reading
-    findings: tuple[Said, ...]  # the largest gain first
-
-
-@dataclass(frozen=True)
-class Twins:
-    """Seconds per step of both scripts; block i of both ran one after the other."""
-
-    slow_seconds: tuple[float, ...]
-    fixed_seconds: tuple[float, ...]
-    fixed_work: int  # steps of the slow script whose work one step of the other does
-    block_steps: int
-
-    def __post_init__(self) -> None:
-        if not self.slow_seconds or len(self.slow_seconds) != len(self.fixed_seconds):
-            raise ValueError("twins need as many blocks of one side as of the other, and one each")
-
-
-@dataclass(frozen=True)
-class CaseResult:
-    """One planted script: what is true of it, what was said, and what its twin takes."""
-
-    name: str
-    culprits: tuple[PlantedCulprit, ...]  # the costliest first; none in a healthy script
-    answer: Answer | None
-    answer_reason: str = ""  # why the tool gave none
-    twins: Twins | None = None
-    twins_reason: str = ""
-    seconds: float = 0.0  # that the tool took
-    unseen: bool = False  # written without knowledge of the tool's rules
-
-    def __post_init__(self) -> None:
-        if self.answer is None and not self.answer_reason:
-            raise ValueError(f"{self.name}: no answer needs a reason")
-        if self.twins is None and not self.twins_reason:
-            raise ValueError(f"{self.name}: no twins need a reason")
-
-
-@dataclass(frozen=True)
-class AccuracyRecord:
-    """One `make accuracy`."""
-
-    schema: int
-    method: int
-    tool_version: str
-    label: str
-    created: str
-    source: Source
-    effort: str
-    tool: str  # the command that was judged
-    machine: Machine
-    planned: tuple[str, ...]
-    cases: tuple[CaseResult, ...] = ()
-    complete: bool = False
 
 
 @dataclass(frozen=True)

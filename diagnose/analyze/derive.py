@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from diagnose.records import codec
-from diagnose.records.run import GpuUse, Measurement, Reading, RunRecord, StageResult, Timing
+from diagnose.records.header import Reading
+from diagnose.records.run import GpuUse, Measurement, RunRecord, StageResult, Timing
 from diagnose.records.stats import CONFIDENCE, Interval, hodges_lehmann, percentile_bound
 
 # The step that the reader asked about: the deepest stage that was measured, from the whole
@@ -247,7 +248,11 @@ def no_power_reason(record: RunRecord) -> str:
         for measurement in stage.measurements:
             if measurement.gpus_reason:
                 return measurement.gpus_reason
-    return record.machine.gpus_reason or record.machine.nvml.reason or "no power was sampled"
+    return (
+        record.header.machine.gpus_reason
+        or record.header.machine.nvml.reason
+        or "no power was sampled"
+    )
 
 
 def figure_names(record: RunRecord) -> tuple[str, ...]:

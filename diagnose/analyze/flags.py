@@ -7,9 +7,10 @@ from collections.abc import Iterator
 from typing import Literal
 
 from diagnose.analyze import derive
+from diagnose.analyze.findings import Finding
 from diagnose.analyze.units import number, percent, scaled
 from diagnose.records import stats
-from diagnose.records.run import Finding, Measurement, RunRecord, StageResult
+from diagnose.records.run import Measurement, RunRecord, StageResult
 
 Severity = Literal["info", "warning", "critical"]
 
@@ -90,10 +91,10 @@ def throttled(record: RunRecord) -> list[Finding]:
 
 def shared(record: RunRecord) -> list[Finding]:
     evidence = []
-    busy = record.machine.cpu_busy_before.value
+    busy = record.header.machine.cpu_busy_before.value
     if busy is not None and busy > OTHERS_BUSY:
         evidence.append(f"other work kept {percent(busy)} of the processors busy before the run")
-    for index, gpu in enumerate(record.machine.gpus):
+    for index, gpu in enumerate(record.header.machine.gpus):
         memory, use = gpu.memory_used_before_bytes.value, gpu.utilization_before.value
         if memory is not None and memory > OTHERS_MEMORY_BYTES:
             evidence.append(f"GPU {index} had {scaled(memory, 'B')} in use before the run")

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from diagnose.analyze.derive import Difference
+from diagnose.analyze.findings import Finding
 from diagnose.analyze.units import milliseconds, percent, percent_interval
-from diagnose.records.run import Finding
 from diagnose.records.stats import Interval
 
 # Less than this share of a step is not worth a change of code, and is within what two runs of

@@ -28,18 +28,7 @@ from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
 
-from diagnose import __version__
-from diagnose.analyze.accuracy import (
-    AccuracyRecord,
-    Answer,
-    CaseResult,
-    PlantedCulprit,
-    Said,
-    Twins,
-    goals,
-    judge,
-    judge_case,
-)
+from diagnose.analyze.accuracy import goals, judge, judge_case
 from diagnose.commands.entry import Progress, describe_machine, positive, whole_and_positive
 from diagnose.commands.keep import write
 from diagnose.measure.jobs import import_from_clone
@@ -48,7 +37,15 @@ from diagnose.measure.twins.cases import DIRECTORY, Case, find_lines
 from diagnose.measure.twins.timing import ROOT, CouldNotPace, python_words, started, time_twins
 from diagnose.measure.words import one_sentence, without_paths
 from diagnose.records import codec
-from diagnose.records.run import METHOD, SCHEMA, Reading
+from diagnose.records.accuracy import (
+    AccuracyRecord,
+    Answer,
+    CaseResult,
+    PlantedCulprit,
+    Said,
+    Twins,
+)
+from diagnose.records.header import Header, Reading
 from diagnose.records.script import Diagnosis, ScriptFinding
 from diagnose.records.stats import FEWEST_FOR_INTERVAL
 from diagnose.render import store
@@ -158,15 +155,14 @@ def _open(label: str, arguments: argparse.Namespace, cases: Sequence[Case]) -> A
     # As it would come from a measuring process: lists, not tuples.
     machine, source = describe_machine(json.loads(json.dumps(ready)))
     return AccuracyRecord(
-        schema=SCHEMA,
-        method=METHOD,
-        tool_version=__version__,
-        label=label,
-        created=datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
-        source=source,
-        effort="full" if arguments.blocks >= FEWEST_FOR_INTERVAL else "smoke",
+        header=Header(
+            label=label,
+            created=datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
+            source=source,
+            effort="full" if arguments.blocks >= FEWEST_FOR_INTERVAL else "smoke",
+            machine=machine,
+        ),
         tool=without_paths(f"python {arguments.tool} --seconds {arguments.seconds:g}"),
-        machine=machine,
         planned=tuple(case.name for case in cases),
     )
 

@@ -113,7 +113,7 @@ def run(arguments: argparse.Namespace) -> int:
         ):
             record = finder.open()
             label = arguments.label or _default_label(record, arguments)
-            record = replace(record, label=label)
+            record = replace(record, header=replace(record.header, label=label))
             if place is not None and place.rank > 0:
                 return _code(finder.measure(record, lambda seen: None))
             return _measure(finder, record, arguments, console)
@@ -122,7 +122,7 @@ def run(arguments: argparse.Namespace) -> int:
 def _measure(
     finder: Finder, record: BatchSizeRecord, arguments: argparse.Namespace, console: Console
 ) -> int:
-    directory = arguments.reports / record.label
+    directory = arguments.reports / record.header.label
     with store.label_lock(directory):
         record = measure_and_keep(
             finder.measure, record, directory, console, partial(_write_found, directory)
@@ -175,12 +175,12 @@ def _wanted(arguments: argparse.Namespace) -> Wanted:
 
 
 def _default_label(record: BatchSizeRecord, arguments: argparse.Namespace) -> str:
-    parts = [record.machine.device_name, record.workload.name]
+    parts = [record.header.machine.device_name, record.workload.name]
     parts += label_parts(record.workload, arguments)
     parts += [arguments.torch_dtype] if arguments.torch_dtype != DTYPES[0] else []
     tokens = arguments.max_new_tokens
     parts += [f"{tokens} tokens"] if tokens is not None else []
-    parts += ["smoke"] if record.effort == "smoke" else []
+    parts += ["smoke"] if record.header.effort == "smoke" else []
     return store.label_from_device_name(" ".join(parts))
 
 
@@ -198,7 +198,7 @@ def _conclude(record: BatchSizeRecord, directory: Path, *, as_json: bool) -> Non
 def _summary(record: BatchSizeRecord) -> dict[str, object]:
     answers = [judge(each) for each in record.configurations]
     return {
-        "label": record.label,
+        "label": record.header.label,
         "answer": answer(record),
         "configurations": [
             {

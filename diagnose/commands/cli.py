@@ -16,6 +16,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+from diagnose.analyze.findings import Finding
 from diagnose.commands import batch_size as batch_size_command
 from diagnose.commands import script as script_command
 from diagnose.commands.keep import label_parts, measure_and_keep, read_job, write
@@ -25,7 +26,8 @@ from diagnose.measure.optimize.optimizer import Optimizer
 from diagnose.measure.runner import Runner, resumed
 from diagnose.measure.stages import INTERCONNECT, STAGE_KEYS
 from diagnose.measure.supervisor import CouldNotOpen, Refused
-from diagnose.records.run import Finding, OptimizeRecord, RunRecord
+from diagnose.records.experiments import OptimizeRecord
+from diagnose.records.run import RunRecord
 from diagnose.render import store
 
 FINE, FOUND, USAGE, COULD_NOT_MEASURE, INTERRUPTED = 0, 1, 2, 3, 130
@@ -43,7 +45,11 @@ def run(arguments: argparse.Namespace) -> int:
         label = arguments.label or _default_label(fresh, arguments)
         directory = arguments.reports / label
         with store.label_lock(directory):
-            record = _begin(replace(fresh, label=label), directory, resume=arguments.resume)
+            record = _begin(
+                replace(fresh, header=replace(fresh.header, label=label)),
+                directory,
+                resume=arguments.resume,
+            )
             record = measure_and_keep(
                 runner.measure, record, directory, console, partial(_tell_interrupted, directory)
             )
@@ -57,7 +63,7 @@ def _measure_link(record: RunRecord, directory: Path, arguments: argparse.Namesp
     """The last stage: all-reduces between two ranks of this machine, in a record of its own."""
     from diagnose.commands.link import measure_here
 
-    if record.machine.device != "cpu" and len(record.machine.gpus) < 2:
+    if record.header.machine.device != "cpu" and len(record.header.machine.gpus) < 2:
         print(
             "interconnect: skipped, because an all-reduce needs two accelerators", file=sys.stderr
         )
@@ -66,24 +72,24 @@ def _measure_link(record: RunRecord, directory: Path, arguments: argparse.Namesp
     if arguments.resume and path.exists() and store.load_bandwidth(path).complete:
         return FINE
     return measure_here(
-        label=record.label,
+        label=record.header.label,
         reports=arguments.reports,
-        device=record.machine.device,
-        effort=record.effort,
+        device=record.header.machine.device,
+        effort=record.header.effort,
         quiet=arguments.json,
     )
 
 
 def _default_label(record: RunRecord, arguments: argparse.Namespace) -> str:
     """From the device, and from whatever else makes this run another experiment."""
-    parts = [record.machine.device_name]
+    parts = [record.header.machine.device_name]
     if record.workload.name != "bert":
         parts.append(record.workload.name)
     parts += label_parts(record.workload, arguments)
     if not set(STAGE_KEYS) <= set(arguments.stages):
         parts += arguments.stages
-    if record.effort == "smoke":
-        parts.append(record.effort)
+    if record.header.effort == "smoke":
+        parts.append(record.header.effort)
     return store.label_from_device_name(" ".join(parts))
 
 
@@ -121,7 +127,7 @@ def _conclude(record: RunRecord, directory: Path, arguments: argparse.Namespace)
     if arguments.json:
         print(json.dumps(_summary(record, findings), ensure_ascii=False, indent=1))
     else:
-        if record.effort == "smoke":
+        if record.header.effort == "smoke":
             print("This is no result: a smoke run takes too few steps to mean anything.")
         print(answer(record, findings))
         print(f"report: {directory / 'report.md'}")
@@ -137,7 +143,7 @@ def _summary(record: RunRecord, findings: Sequence[Finding]) -> dict[str, object
     from diagnose.analyze.run.rules import answer
 
     return {
-        "label": record.label,
+        "label": record.header.label,
         "answer": answer(record, findings),
         "findings": [vars(finding) for finding in findings],
         "stages": {stage.key: stage.status for stage in record.stages},
@@ -167,7 +173,9 @@ def optimize(arguments: argparse.Namespace) -> int:
                 "textgen and vqa do"
             )
         label = arguments.label or _optimize_label(record, arguments)
-        record = replace(record, label=label, samples=arguments.samples)
+        record = replace(
+            record, header=replace(record.header, label=label), samples=arguments.samples
+        )
         directory = arguments.reports / label
         with store.label_lock(directory):
             record = measure_and_keep(
@@ -182,10 +190,10 @@ def _write_tried(directory: Path, record: OptimizeRecord) -> None:
 
 
 def _optimize_label(record: OptimizeRecord, arguments: argparse.Namespace) -> str:
-    parts = [record.machine.device_name, record.workload.name]
+    parts = [record.header.machine.device_name, record.workload.name]
     parts += label_parts(record.workload, arguments)
     parts += arguments.only or []
-    parts += ["smoke"] if record.effort == "smoke" else []
+    parts += ["smoke"] if record.header.effort == "smoke" else []
     return store.label_from_device_name(" ".join(parts))
 
 
@@ -201,7 +209,7 @@ def _conclude_optimize(
         print(*annotate(record.maps[0]), sep="\n")
     if arguments.json:
         verdicts = [{"name": o.name, "verdict": o.verdict, "reason": o.reason} for o in outcomes]
-        print(json.dumps({"label": record.label, "verdicts": verdicts}, indent=1))
+        print(json.dumps({"label": record.header.label, "verdicts": verdicts}, indent=1))
     else:
         print(optimize_answer(record, outcomes))
         print(f"report: {directory / 'report.md'}")

@@ -17,7 +17,7 @@ from diagnose.measure.machine.describe import with_gpus
 from diagnose.measure.ranks.job.ends import COULD_NOT_MEASURE, INTERRUPTED, USAGE
 from diagnose.measure.ranks.job.rendezvous import Refusal, read_place
 from diagnose.records.codec import from_dict
-from diagnose.records.run import Machine, Source
+from diagnose.records.header import Machine, Source
 from diagnose.render import store
 
 TIMEOUT_SECONDS = 60.0

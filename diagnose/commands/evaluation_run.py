@@ -31,7 +31,7 @@ from diagnose.measure.machine.out_of_memory import is_out_of_memory
 from diagnose.measure.ranks.job.ends import COULD_NOT_MEASURE, FINE, INTERRUPTED, USAGE
 from diagnose.records.codec import dumps
 from diagnose.records.evaluation import Fallback, Step
-from diagnose.records.run import Setting
+from diagnose.records.header import Setting
 from diagnose.render import store
 from diagnose.workload import WorkloadError
 

@@ -12,7 +12,9 @@ from diagnose.commands.progress import Console
 from diagnose.measure.supervisor import Job
 from diagnose.records.batch_size import BatchSizeRecord
 from diagnose.records.codec import dumps
-from diagnose.records.run import OptimizeRecord, RunRecord, WorkloadFacts
+from diagnose.records.experiments import OptimizeRecord
+from diagnose.records.header import WorkloadFacts
+from diagnose.records.run import RunRecord
 from diagnose.render import store
 
 R = TypeVar("R", RunRecord, OptimizeRecord, BatchSizeRecord)

@@ -32,7 +32,6 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from diagnose import __version__
 from diagnose.analyze.link.expected import GIVEN_LINK
 from diagnose.commands.entry import (
     Progress,
@@ -47,8 +46,8 @@ from diagnose.measure.ranks.job.supervise import OnLine, run_locally, supervise
 from diagnose.measure.ranks.link.surroundings import read_surroundings
 from diagnose.measure.ranks.link.trials import PROGRAM, try_settings
 from diagnose.records.codec import dumps, from_dict
+from diagnose.records.header import Fact, Header
 from diagnose.records.ranks import BandwidthRecord, EnvironmentTrial, Rank, SizeResult
-from diagnose.records.run import METHOD, SCHEMA, Fact
 from diagnose.render import store
 
 # Gradients of the full DGCA model in float32: what the field report's job sends at every step.
@@ -121,7 +120,7 @@ class _Keeper:
     def directory(self) -> Path:
         assert self.record is not None
         reports: Path = self._arguments.reports
-        return reports / self.record.label
+        return reports / self.record.header.label
 
     @property
     def kept(self) -> str:
@@ -167,14 +166,13 @@ class _Keeper:
         parts += ["smoke"] if effort == "smoke" else []
         self._planned = len(sizes)
         self.record = BandwidthRecord(
-            schema=SCHEMA,
-            method=METHOD,
-            tool_version=__version__,
-            label=arguments.label or store.label_from_device_name(" ".join(parts)),
-            created=datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
-            source=source,
-            effort=effort,
-            machine=machine,
+            header=Header(
+                label=arguments.label or store.label_from_device_name(" ".join(parts)),
+                created=datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
+                source=source,
+                effort=effort,
+                machine=machine,
+            ),
             backend=ready["backend"],
             nodes=ready["nodes"],
             ranks=ranks,
@@ -274,14 +272,14 @@ def _conclude(
     write_index(arguments.reports)
     if arguments.json:
         summary = {
-            "label": record.label,
+            "label": record.header.label,
             "answer": answer(record),
             "findings": [vars(finding) for finding in judge(record)],
             "sizes": {str(each.nbytes): each.status for each in record.sizes},
         }
         print(json.dumps(summary, ensure_ascii=False, indent=1))
     elif tell:
-        if record.effort == "smoke":
+        if record.header.effort == "smoke":
             print("This is no result: a smoke run takes too few repetitions to mean anything.")
         print(print_table(record))
         print(f"report: {path}")

@@ -12,7 +12,8 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from diagnose.measure.optimize.optimizer import OptimizeWatcher
 from diagnose.measure.runner import Watcher
 from diagnose.measure.stages import STAGES, Stage
-from diagnose.records.run import Comparison, StageResult
+from diagnose.records.experiments import Comparison
+from diagnose.records.run import StageResult
 
 
 class Console(Watcher, OptimizeWatcher):

@@ -34,7 +34,6 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from diagnose import __version__
 from diagnose.commands.entry import (
     Progress,
     add_shared_options,
@@ -48,8 +47,9 @@ from diagnose.measure.ranks.job.rendezvous import read_place
 from diagnose.measure.ranks.job.supervise import supervise
 from diagnose.measure.ranks.scaling.options import KEYS
 from diagnose.records.codec import dumps, from_dict
+from diagnose.records.experiments import Comparison
+from diagnose.records.header import Header, Reading, WorkloadFacts
 from diagnose.records.ranks import CadenceCost, Rank, ScalingRecord, Series, SizeResult
-from diagnose.records.run import METHOD, SCHEMA, Comparison, Reading, WorkloadFacts
 from diagnose.render import store
 
 PROGRAM = "diagnose.measure.ranks.scaling.program"
@@ -103,7 +103,7 @@ class Keeper:
     def directory(self) -> Path:
         assert self.record is not None
         reports: Path = self._arguments.reports
-        return reports / self.record.label
+        return reports / self.record.header.label
 
     @property
     def kept(self) -> str:
@@ -148,15 +148,14 @@ class Keeper:
         parts += [f"{ready['nodes']} hosts"] if ready["nodes"] > 1 else []
         parts += ["smoke"] if effort == "smoke" else []
         self.record = ScalingRecord(
-            schema=SCHEMA,
-            method=METHOD,
-            tool_version=__version__,
-            label=arguments.label or store.label_from_device_name(" ".join(parts)),
-            created=datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
-            source=source,
-            effort=effort,
-            seed=arguments.seed,
-            machine=machine,
+            header=Header(
+                label=arguments.label or store.label_from_device_name(" ".join(parts)),
+                created=datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
+                source=source,
+                effort=effort,
+                seed=arguments.seed,
+                machine=machine,
+            ),
             workload=job,
             backend=ready["backend"],
             nodes=ready["nodes"],
@@ -240,7 +239,7 @@ def _conclude(
     write_index(arguments.reports)
     if arguments.json:
         summary = {
-            "label": record.label,
+            "label": record.header.label,
             "answer": answer(record),
             "options": [
                 {"name": each.name, "verdict": each.verdict, "reason": each.reason}
@@ -249,7 +248,7 @@ def _conclude(
         }
         print(json.dumps(summary, ensure_ascii=False, indent=1))
     else:
-        if record.effort == "smoke":
+        if record.header.effort == "smoke":
             print("This is no result: a smoke run takes too few steps to mean anything.")
         print(answer(record))
         print(f"report: {path}")

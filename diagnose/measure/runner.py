@@ -17,15 +17,8 @@ from diagnose.measure.gpu.power import PowerMeter
 from diagnose.measure.stages import STAGE_KEYS, STAGES, Hints, Stage
 from diagnose.measure.supervisor import Broken, Job, Refused, Supervisor
 from diagnose.records.codec import from_dict, to_dict
-from diagnose.records.run import (
-    METHOD,
-    SCHEMA,
-    Machine,
-    Measurement,
-    RunRecord,
-    StageResult,
-    WorkloadFacts,
-)
+from diagnose.records.header import METHOD, SCHEMA, Machine, WorkloadFacts
+from diagnose.records.run import Measurement, RunRecord, StageResult
 from diagnose.records.stats import hodges_lehmann
 
 STAGE_SECONDS: Mapping[str, float] = {"smoke": 120, "quick": 180, "full": 1800}
@@ -85,7 +78,12 @@ class Runner:
             self._watcher.stage_begins(stage)
             result = self._run(stage, record)
             record = with_stage(record, result)
-            record = replace(record, machine=self._meter.with_periods(record.machine))
+            record = replace(
+                record,
+                header=replace(
+                    record.header, machine=self._meter.with_periods(record.header.machine)
+                ),
+            )
             save(record)
             self._watcher.stage_ended(result)
         record = replace(record, complete=True)
@@ -100,7 +98,7 @@ class Runner:
                 "hints": to_dict(find_hints(record)),
                 "energy_period_seconds": self._meter.energy_period_seconds,
             },
-            self._stage_seconds or STAGE_SECONDS[record.effort],
+            self._stage_seconds or STAGE_SECONDS[record.header.effort],
             lambda seen: self._watcher.stage_progress(*seen),
         )
         if isinstance(answer, Broken):
@@ -152,14 +150,18 @@ def with_stage(record: RunRecord, result: StageResult) -> RunRecord:
 def resumed(fresh: RunRecord, earlier: RunRecord) -> RunRecord:
     """The earlier run's good stages under the fresh run's plan, if both are the same run."""
     for name, now, then in (
-        ("measuring method", fresh.method, earlier.method),
+        ("measuring method", fresh.header.method, earlier.header.method),
         ("workload", fresh.workload, earlier.workload),
-        ("effort", fresh.effort, earlier.effort),
-        ("seed", fresh.seed, earlier.seed),
-        ("device", fresh.machine.device_name, earlier.machine.device_name),
-        ("torch version", fresh.machine.versions["torch"], earlier.machine.versions["torch"]),
-        ("number of threads", fresh.machine.threads, earlier.machine.threads),
-        ("source", fresh.source, earlier.source),
+        ("effort", fresh.header.effort, earlier.header.effort),
+        ("seed", fresh.header.seed, earlier.header.seed),
+        ("device", fresh.header.machine.device_name, earlier.header.machine.device_name),
+        (
+            "torch version",
+            fresh.header.machine.versions["torch"],
+            earlier.header.machine.versions["torch"],
+        ),
+        ("number of threads", fresh.header.machine.threads, earlier.header.machine.threads),
+        ("source", fresh.header.source, earlier.header.source),
     ):
         if now != then:
             raise Refused(
@@ -168,4 +170,10 @@ def resumed(fresh: RunRecord, earlier: RunRecord) -> RunRecord:
             )
     kept = tuple(stage for stage in earlier.stages if stage.status in ("done", "skipped"))
     planned = tuple(s.key for s in STAGES if s.key in {*fresh.planned, *earlier.planned})
-    return replace(earlier, machine=fresh.machine, planned=planned, stages=kept, complete=False)
+    return replace(
+        earlier,
+        header=replace(earlier.header, machine=fresh.header.machine),
+        planned=planned,
+        stages=kept,
+        complete=False,
+    )

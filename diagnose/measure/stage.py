@@ -14,7 +14,8 @@ from diagnose.measure.clock import Progress, Timed, measure
 from diagnose.measure.machine.device import Device
 from diagnose.measure.stages import Stage
 from diagnose.measure.stages.plan import Context, InvalidStage, Plan, SkipStage, Variant
-from diagnose.records.run import Measurement, Reading, StageResult, Timing
+from diagnose.records.header import Reading
+from diagnose.records.run import Measurement, StageResult, Timing
 
 # An energy counter moves in steps; a slot of twenty of its periods keeps the error of reading
 # it at a random phase near two percent a slot, and far below that over all slots.

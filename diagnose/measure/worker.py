@@ -20,7 +20,8 @@ from diagnose.measure.machine.out_of_memory import is_out_of_memory
 from diagnose.measure.process import die_with_parent
 from diagnose.measure.words import one_sentence
 from diagnose.records.codec import from_dict, to_dict
-from diagnose.records.run import Comparison, DataFacts, Fact, WorkloadFacts
+from diagnose.records.experiments import Comparison
+from diagnose.records.header import DataFacts, Fact, WorkloadFacts
 
 AS_IT_IS = "as it is"  # the form of a step that has only one
 

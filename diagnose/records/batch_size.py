@@ -10,15 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from diagnose.records.run import (
-    Machine,
-    Reading,
-    Setting,
-    Source,
-    StageResult,
-    Status,
-    WorkloadFacts,
-)
+from diagnose.records.header import Header, Reading, Setting, Status, WorkloadFacts
+from diagnose.records.run import StageResult
 
 ProbeStatus = Literal[
     "fits",
@@ -84,15 +77,7 @@ class Configuration:
 class BatchSizeRecord:
     """One `batch-size`."""
 
-    schema: int
-    method: int
-    tool_version: str
-    label: str
-    created: str
-    source: Source
-    effort: str
-    seed: int
-    machine: Machine
+    header: Header
     workload: WorkloadFacts
     task: str  # what one step is: "training step" or "inference"
     planned: tuple[str, ...]  # keys of the configurations

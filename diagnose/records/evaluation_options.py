@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from diagnose.records.evaluation import AccuracyRow
-from diagnose.records.run import Setting
+from diagnose.records.header import Setting
 
 ACCURACY_PROGRAM = "diagnose.measure.evaluation.ranks"
 ACCURACY_SCHEMA = 1

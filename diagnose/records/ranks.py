@@ -9,16 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from diagnose.records.run import (
-    Comparison,
-    Fact,
-    Machine,
-    Reading,
-    Setting,
-    Source,
-    Status,
-    WorkloadFacts,
-)
+from diagnose.records.experiments import Comparison
+from diagnose.records.header import Fact, Header, Reading, Setting, Status, WorkloadFacts
 
 ByRank = tuple[tuple[float, ...], ...]  # [rank][sample]
 
@@ -75,14 +67,7 @@ class EnvironmentTrial:
 class BandwidthRecord:
     """One run of ddp_bandwidth.py."""
 
-    schema: int
-    method: int
-    tool_version: str
-    label: str
-    created: str
-    source: Source
-    effort: str
-    machine: Machine  # of rank 0
+    header: Header
     backend: str
     nodes: int
     ranks: tuple[Rank, ...]
@@ -131,15 +116,7 @@ class CadenceCost:
 class ScalingRecord:
     """One run of ddp_scaling.py."""
 
-    schema: int
-    method: int
-    tool_version: str
-    label: str
-    created: str
-    source: Source
-    effort: str
-    seed: int
-    machine: Machine  # of rank 0
+    header: Header
     workload: WorkloadFacts
     backend: str
     nodes: int

@@ -98,16 +98,17 @@ def _check_report(directory: Path, told: list[Told]) -> list[str]:
 def _check_origin(directory: Path, record: store.Record) -> list[str]:
     """Only real measurements under their own name may be kept."""
     problems = []
-    if record.source != "hardware":
+    if record.header.source != "hardware":
         problems.append(
-            f"{directory} was measured on a {record.source}: it is no result and must not be kept"
+            f"{directory} was measured on a {record.header.source}: it is no result and must not "
+            "be kept"
         )
-    if record.effort == "smoke":
+    if record.header.effort == "smoke":
         problems.append(
             f"{directory} is a smoke run: its numbers mean nothing and must not be kept"
         )
-    if record.label != directory.name:
-        problems.append(f"{directory} holds the record of the label {record.label}")
+    if record.header.label != directory.name:
+        problems.append(f"{directory} holds the record of the label {record.header.label}")
     return problems
 
 

@@ -6,7 +6,8 @@ from collections.abc import Callable
 
 from diagnose.analyze.run.input_causes import fastest
 from diagnose.analyze.units import number, pcie_link
-from diagnose.records.run import Gpu, GpuUse, Reading, RunRecord, StageResult
+from diagnose.records.header import Gpu, Reading
+from diagnose.records.run import GpuUse, RunRecord, StageResult
 from diagnose.render.markdown import Align, Footnotes, Markup, escape, table
 
 _HEADERS = (
@@ -29,7 +30,7 @@ def gpu_use(record: RunRecord) -> list[str]:
     """Empty where no GPU was observed."""
     notes = Footnotes()
     rows = [
-        _row(stage, use, record.machine.gpus[use.gpu], notes)
+        _row(stage, use, record.header.machine.gpus[use.gpu], notes)
         for stage in record.stages
         if stage.key != "ceilings"
         for use in _shown(stage)

@@ -35,7 +35,7 @@ def render_index(told: Sequence[Told]) -> str:
     notes = Footnotes()
     for part in PARTS:
         records = [each.record for each in told if each.part is part]
-        records.sort(key=lambda record: str(record.label))
+        records.sort(key=lambda record: str(record.header.label))
         if not records:
             continue
         blocks.append(f"## {part.question}")
@@ -51,9 +51,9 @@ def render_index(told: Sequence[Told]) -> str:
 
 def _short_row(part: Part, record: store.Record) -> list[str]:
     return [
-        _link(record.label),
-        record.machine.device_name,
-        record.created,
+        _link(record.header.label),
+        record.header.machine.device_name,
+        record.header.created,
         prose(part.answer(record)),
     ]
 
@@ -68,11 +68,11 @@ def _row(record: RunRecord, notes: Footnotes) -> list[str]:
     stage = derive.find_stage(record, "training")
     reason = stage.reason if stage and stage.reason else "the training stage was not reached"
     return [
-        _link(record.label),
-        record.machine.device_name,
+        _link(record.header.label),
+        record.header.machine.device_name,
         record.workload.name,
         record.workload.size,
         milliseconds(derive.step_seconds(training)) if training else notes.missing(reason),
-        record.created,
+        record.header.created,
         prose(answer(record, judge(record))),
     ]

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from diagnose.analyze.units import number, percent, scaled
-from diagnose.records.run import Fact, Gpu, Machine, OptimizeRecord, Reading, RunRecord
+from diagnose.records.experiments import OptimizeRecord
+from diagnose.records.header import Fact, Gpu, Machine, Reading
+from diagnose.records.run import RunRecord
 from diagnose.render.markdown import Align, Footnotes, Markup, escape, prose, table
 
 _TEXT: tuple[Align, ...] = ("left", "left")
@@ -12,12 +14,12 @@ _TEXT: tuple[Align, ...] = ("left", "left")
 def no_result(record: RunRecord | OptimizeRecord) -> list[str]:
     """What must stand above numbers that are none."""
     blocks = []
-    if record.source != "hardware":
+    if record.header.source != "hardware":
         blocks.append(
-            f"**This is no result: it was measured on a {escape(record.source)}, "
+            f"**This is no result: it was measured on a {escape(record.header.source)}, "
             "to test the tool itself.**"
         )
-    if record.effort == "smoke":
+    if record.header.effort == "smoke":
         blocks.append("**This is no result: a smoke run takes too few steps to mean anything.**")
     return blocks
 
@@ -40,7 +42,7 @@ def data(record: RunRecord) -> list[str]:
 
 
 def machine(record: RunRecord) -> list[str]:
-    where = record.machine
+    where = record.header.machine
     notes = Footnotes()
     rows = [
         ["device", f"{where.device_name} ({where.device})"],
@@ -80,12 +82,15 @@ def method(record: RunRecord) -> list[str]:
     rows = [
         ["workload", f"{job.name}, size {job.size}, {job.parameters} parameters"],
         ["settings", settings],
-        ["effort", record.effort],
+        ["effort", record.header.effort],
         ["slots per measurement", count],
-        ["seed", str(record.seed)],
-        ["method, schema, tool", f"{record.method}, {record.schema}, {record.tool_version}"],
-        ["measured", record.created],
-        ["source", record.source],
+        ["seed", str(record.header.seed)],
+        [
+            "method, schema, tool",
+            record.header.versions,
+        ],
+        ["measured", record.header.created],
+        ["source", record.header.source],
         ["stages planned", ", ".join(record.planned)],
         ["seconds", number(sum(stage.seconds for stage in record.stages), 3)],
     ]

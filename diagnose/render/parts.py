@@ -13,7 +13,7 @@ from diagnose.analyze import derive
 from diagnose.analyze.optimize import ladder
 from diagnose.analyze.optimize.experiment import judge_all
 from diagnose.analyze.run import rules
-from diagnose.records.run import OptimizeRecord
+from diagnose.records.experiments import OptimizeRecord
 from diagnose.render import store
 from diagnose.render.accuracy import report as accuracy_report
 from diagnose.render.batch_size import report as batch_size_report
@@ -181,5 +181,5 @@ def render_parts(told: Sequence[Told]) -> str:
         f"- {each.part.question} **{prose(each.part.answer(each.record))}**" for each in told
     ]
     sections = [_HEADING.sub("#", each.part.render(each.record)) for each in told]
-    title = f"# {escape(told[0].record.label)}"
+    title = f"# {escape(told[0].record.header.label)}"
     return "\n\n".join([title, "\n".join(answers), *sections])

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import TypeVar
 
-from diagnose.records.run import OptimizeRecord, RunRecord, WorkloadFacts
+from diagnose.records.experiments import OptimizeRecord
+from diagnose.records.header import Header, WorkloadFacts
+from diagnose.records.run import RunRecord
 from diagnose.render.store import Record
 
 Kind = TypeVar("Kind", RunRecord, OptimizeRecord)
@@ -20,15 +22,14 @@ def retell(
 ) -> Kind:
     """A record of the other kind, still without results; a kind may lack what is passed by name."""
     return kind(
-        schema=record.schema,
-        method=record.method,
-        tool_version=record.tool_version,
-        label=record.label,
-        created=record.created,
-        source=record.source,
-        effort=record.effort,
-        seed=seed,
-        machine=record.machine,
+        header=Header(
+            label=record.header.label,
+            created=record.header.created,
+            source=record.header.source,
+            effort=record.header.effort,
+            seed=seed,
+            machine=record.header.machine,
+        ),
         workload=workload,
         planned=planned,
         complete=record.complete,

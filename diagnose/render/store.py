@@ -14,11 +14,13 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
-from diagnose.analyze.accuracy import AccuracyRecord
 from diagnose.records import codec
+from diagnose.records.accuracy import AccuracyRecord
 from diagnose.records.batch_size import BatchSizeRecord
+from diagnose.records.experiments import OptimizeRecord
+from diagnose.records.header import SCHEMA
 from diagnose.records.ranks import BandwidthRecord, ScalingRecord
-from diagnose.records.run import SCHEMA, Measurement, OptimizeRecord, RunRecord
+from diagnose.records.run import Measurement, RunRecord
 
 Record: TypeAlias = (
     RunRecord | OptimizeRecord | BatchSizeRecord | BandwidthRecord | ScalingRecord | AccuracyRecord
@@ -88,7 +90,7 @@ def find_records(reports_dir: Path, name: str = RECORD_NAME) -> list[Path]:
 
 def save(record: Record, directory: Path) -> Path:
     """Write reports/<label>/run.json so that at every moment a whole file is there."""
-    validate_label(record.label)
+    validate_label(record.header.label)
     path = directory / _NAMES[type(record)]
     # Serialised first: a number that cannot be stored must not cost the old file.
     try:
@@ -172,8 +174,8 @@ def load_accuracy(path: Path) -> AccuracyRecord:
 
 def _validate(record: Record) -> None:
     _check_numbers(dataclasses.asdict(record), "record")
-    if not _LABEL.fullmatch(record.label):
-        raise ValueError("record.label: not a label")
+    if not _LABEL.fullmatch(record.header.label):
+        raise ValueError("record.header.label: not a label")
 
 
 def _load(path: Path, kind: type[T], validate: Callable[[T], None]) -> T:
@@ -207,13 +209,14 @@ def _load(path: Path, kind: type[T], validate: Callable[[T], None]) -> T:
 
 
 def _check_schema(path: Path, data: Any) -> None:
-    schema = data.get("schema") if isinstance(data, dict) else None
-    if type(schema) is not int:
+    head = data.get("header", data) if isinstance(data, dict) else None
+    schema = head.get("schema") if isinstance(head, dict) else None
+    if type(schema) is not int or not isinstance(head, dict):
         raise StoreError(f"{path} is not a record of this tool: it has no schema number")
     if schema == SCHEMA:
         return
     writer = (
-        f"version {str(data.get('tool_version', 'unknown'))[:40]!r} (schema {str(schema)[:20]})"
+        f"version {str(head.get('tool_version', 'unknown'))[:40]!r} (schema {str(schema)[:20]})"
     )
     if schema > SCHEMA:
         raise StoreError(
@@ -228,14 +231,14 @@ def _check_schema(path: Path, data: Any) -> None:
 def validate_record(record: RunRecord) -> None:
     """Refuse what has the right types but cannot have been measured."""
     _check_numbers(dataclasses.asdict(record), "record")
-    if not _LABEL.fullmatch(record.label):
-        raise ValueError("record.label: not a label")
+    if not _LABEL.fullmatch(record.header.label):
+        raise ValueError("record.header.label: not a label")
     for stage in record.stages:
         for measurement in stage.measurements:
             _check_measurement(f"{stage.key[:40]}/{measurement.name[:40]}", measurement, record)
-    for link in record.machine.links:
-        if not all(0 <= gpu < len(record.machine.gpus) for gpu in (link.first, link.second)):
-            raise ValueError("record.machine.links: a link names a GPU that is not there")
+    for link in record.header.machine.links:
+        if not all(0 <= gpu < len(record.header.machine.gpus) for gpu in (link.first, link.second)):
+            raise ValueError("record.header.machine.links: a link names a GPU that is not there")
     data = record.workload.data
     if data is not None and not 0 <= data.padding_share <= 1:
         raise ValueError("record.workload.data.padding_share: not between 0 and 1")
@@ -265,7 +268,7 @@ def _check_measurement(path: str, measurement: Measurement, record: RunRecord) -
     if measurement.samples_per_step is not None and measurement.samples_per_step < 1:
         raise ValueError(f"{path}: samples_per_step is below 1")
     for use in measurement.gpus:
-        if not 0 <= use.gpu < len(record.machine.gpus):
+        if not 0 <= use.gpu < len(record.header.machine.gpus):
             raise ValueError(f"{path}: names GPU {use.gpu}, which is not there")
 
 

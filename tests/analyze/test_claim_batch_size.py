@@ -12,7 +12,8 @@ from diagnose.analyze.claims.generation_arithmetic import SCALE_FACTORS
 from diagnose.analyze.claims.judges import ClaimResult
 from diagnose.measure.batch_size.estimates import BY_MAX_CROPS
 from diagnose.records.batch_size import BatchSizeRecord, Configuration, Estimate, Probe
-from diagnose.records.run import Reading, StageResult, WorkloadFacts
+from diagnose.records.header import Reading, WorkloadFacts
+from diagnose.records.run import StageResult
 from diagnose.render.batch_size.report import render_batch_size
 from tests.render.test_batch_size import MB, STEPS, configuration, record, sweep
 from tests.support.records.parts import gpu_use, measurement
@@ -24,8 +25,8 @@ def asked(
     made = record(*configurations)
     return replace(
         made,
+        header=replace(made.header, machine=replace(made.header.machine, device=device)),
         workload=WorkloadFacts(workload, "seed", {}, 100_000_000),
-        machine=replace(made.machine, device=device),
     )
 
 

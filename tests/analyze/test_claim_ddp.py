@@ -10,8 +10,9 @@ from diagnose.analyze.claims.ddp import CLAIMS, judge_ddp_claims
 from diagnose.analyze.claims.judges import ClaimResult
 from diagnose.analyze.claims.ledger import RESULTS, ledger
 from diagnose.analyze.scaling.options import judge_options
+from diagnose.records.experiments import Comparison
+from diagnose.records.header import Fact, Link, Reading
 from diagnose.records.ranks import ScalingRecord
-from diagnose.records.run import Comparison, Fact, Link, Reading
 from tests.support.claim_results import by_name, only
 from tests.support.records.experiments import compare, ended, wrong
 from tests.support.records.scaling import (
@@ -194,7 +195,9 @@ def test_topology() -> None:
     record = scaling_record(gpus=2)
     assert result(record, "003-54").verdict == "CONFIRMED"
     near = (Link(0, 1, Fact("PIX"), Fact("ok")),)
-    other = replace(record, machine=replace(record.machine, links=near))
+    other = replace(
+        record, header=replace(record.header, machine=replace(record.header.machine, links=near))
+    )
     assert result(other, "003-54").verdict == "CONDITIONAL"
 
 

@@ -11,7 +11,8 @@ from diagnose.analyze.claims.generation import ACCURACY_GUIDE, BATCH_GUIDE, CROP
 from diagnose.analyze.claims.judges import Claim, ClaimResult
 from diagnose.analyze.claims.ledger import judge_claims, ledger
 from diagnose.analyze.optimize.experiment import judge_all
-from diagnose.records.run import Comparison, OptimizeRecord, Setting
+from diagnose.records.experiments import Comparison, OptimizeRecord
+from diagnose.records.header import Setting
 from tests.support.records.experiments import wrong
 from tests.support.records.generation import (
     PASS,

@@ -8,7 +8,7 @@ import pytest
 
 from diagnose.analyze.claims.ledger import judge_claims, ledger
 from diagnose.analyze.claims.series import SERIES_CLAIMS
-from diagnose.records.run import Comparison
+from diagnose.records.experiments import Comparison
 from tests.support.claim_results import result, results
 from tests.support.records.experiments import compare, ended, optimize_record, wrong
 from tests.support.records.series import (

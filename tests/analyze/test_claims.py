@@ -8,7 +8,8 @@ import pytest
 
 from diagnose.analyze.claims.ledger import CLAIMS, judge_claims, ledger
 from diagnose.analyze.optimize.experiment import judge_all
-from diagnose.records.run import Comparison, LaunchMap, OptimizeRecord, Reading
+from diagnose.records.experiments import Comparison, LaunchMap, OptimizeRecord
+from diagnose.records.header import Reading
 from tests.support.claim_results import result, results
 from tests.support.records.experiments import (
     BATCH,

@@ -16,8 +16,8 @@ from diagnose.analyze.link.expected import (
     expect,
     farthest_link,
 )
+from diagnose.records.header import Fact, Link, Reading
 from diagnose.records.ranks import BandwidthRecord
-from diagnose.records.run import Fact, Link, Reading
 from tests.support.records.link import bandwidth_record, gpu_record
 from tests.support.records.parts import gpu
 
@@ -39,8 +39,8 @@ def with_cards(
         pcie_width_max=Reading(width),
         compute_capability=Fact(capability),
     )
-    where = replace(record.machine, gpus=(card, card), cpu_model=Fact(processor))
-    return replace(record, machine=where)
+    where = replace(record.header.machine, gpus=(card, card), cpu_model=Fact(processor))
+    return replace(record, header=replace(record.header, machine=where))
 
 
 @pytest.mark.parametrize(
@@ -94,9 +94,14 @@ def test_the_slowest_pair_decides_and_only_cards_in_use_count() -> None:
     near, far = Link(0, 1, Fact("PIX"), Fact("OK")), Link(0, 2, Fact("SYS"), Fact("OK"))
     unread = Link(1, 2, Fact(None, "no permission"), Fact("OK"))
     links = (near, far, unread)
-    record = replace(record, machine=replace(record.machine, gpus=cards, links=links))
+    record = replace(
+        record,
+        header=replace(
+            record.header, machine=replace(record.header.machine, gpus=cards, links=links)
+        ),
+    )
     assert farthest_link(record) == near
-    three = bandwidth_record(ranks=3, backend="nccl", where=record.machine)
+    three = bandwidth_record(ranks=3, backend="nccl", where=record.header.machine)
     assert farthest_link(three) == far
 
 
@@ -110,7 +115,12 @@ def test_the_slowest_pair_decides_and_only_cards_in_use_count() -> None:
         (with_cards(gpu_record(), generation=9.0), "no PCIe gen 9 x16"),
         (with_cards(gpu_record(kind="SYS"), processor="Loongson"), "does not know the processor"),
         (
-            replace(gpu_record(), machine=replace(gpu_record().machine, links=())),
+            replace(
+                gpu_record(),
+                header=replace(
+                    gpu_record().header, machine=replace(gpu_record().header.machine, links=())
+                ),
+            ),
             "could not be read",
         ),
     ],

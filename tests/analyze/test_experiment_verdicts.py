@@ -19,7 +19,8 @@ from diagnose.analyze.optimize.experiment import (
     judge_all,
     memory_change,
 )
-from diagnose.records.run import Comparison, EqualityCheck, Machine, Reading, Status
+from diagnose.records.experiments import Comparison, EqualityCheck
+from diagnose.records.header import Machine, Reading, Status
 from diagnose.records.stats import Interval
 from tests.support.records.experiments import (
     compare,

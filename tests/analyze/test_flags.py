@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 
 from diagnose.analyze.run.rules import judge
-from diagnose.records.run import Reading, RunRecord, StageResult
+from diagnose.records.header import Reading
+from diagnose.records.run import RunRecord, StageResult
 from tests.support.records.parts import gpu, machine, stage, timing
 from tests.support.records.run import ceilings_stage, pair, run_record, use_gpu, with_timing
 from tests.support.verdicts import found, kinds, tell
@@ -35,12 +36,18 @@ def test_a_falling_clock_is_flagged(lowest: float, severity: str) -> None:
 def test_a_shared_machine_is_flagged_by_each_sign() -> None:
     record = run_record()
     assert "shared" not in kinds(record, "flag")
-    busy = replace(record, machine=machine(cpu_busy=0.2))
+    busy = replace(record, header=replace(record.header, machine=machine(cpu_busy=0.2)))
     assert "20 % of the processors" in found(busy, "shared").evidence
     used = replace(machine(), gpus=(gpu(used_before=1e9),))
-    assert "1.00 GB" in found(replace(record, machine=used), "shared").evidence
+    assert (
+        "1.00 GB"
+        in found(replace(record, header=replace(record.header, machine=used)), "shared").evidence
+    )
     active = replace(machine(), gpus=(replace(gpu(), utilization_before=Reading(0.5)),))
-    assert "50 % utilised" in found(replace(record, machine=active), "shared").evidence
+    assert (
+        "50 % utilised"
+        in found(replace(record, header=replace(record.header, machine=active)), "shared").evidence
+    )
 
 
 def noisy_slots(*slots: float) -> RunRecord:

@@ -8,11 +8,13 @@ from dataclasses import replace
 
 import pytest
 
+from diagnose.analyze.findings import Finding
 from diagnose.analyze.optimize import curves, density, ladder, memory_model, series_causes
 from diagnose.analyze.optimize.experiment import judge_all
 from diagnose.measure.optimize import experiment
 from diagnose.records import codec
-from diagnose.records.run import Comparison, Finding, OptimizeRecord, Reading
+from diagnose.records.experiments import Comparison, OptimizeRecord
+from diagnose.records.header import Reading
 from diagnose.records.stats import Interval
 from diagnose.render.optimize.report import (
     MOST_BLOCKS,
@@ -320,8 +322,10 @@ def test_the_memory_model_is_a_line_through_the_peaks() -> None:
 def test_out_of_memory_says_what_to_lower_by_how_much(limit: float, advice: str) -> None:
     tried = batch(256, 1.2, peaks=(1e9, 1.128e9)), out_of_memory("batch_512")
     record = series_record(*tried, gpus=1)
-    card = replace(record.machine.gpus[0], memory_bytes=Reading(limit))
-    record = replace(record, machine=replace(record.machine, gpus=(card,)))
+    card = replace(record.header.machine.gpus[0], memory_bytes=Reading(limit))
+    record = replace(
+        record, header=replace(record.header, machine=replace(record.header.machine, gpus=(card,)))
+    )
     found = cause(record, "out_of_memory")
     assert (found.verdict, found.severity) == ("cause", "critical")
     assert advice in found.advice

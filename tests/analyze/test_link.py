@@ -10,8 +10,8 @@ import pytest
 from diagnose.analyze.link.bandwidth import find_straggler, measure_sizes
 from diagnose.analyze.link.surroundings import read_variables
 from diagnose.analyze.link.verdict import judge
+from diagnose.records.header import Fact, Reading
 from diagnose.records.ranks import EnvironmentTrial, SizeResult
-from diagnose.records.run import Fact, Reading
 from diagnose.render.link.report import answer, print_table, render_bandwidth
 from tests.support.records.link import (
     bandwidth_record,
@@ -155,7 +155,9 @@ def test_a_file_sets_what_the_environment_does_not() -> None:
 
 
 def test_settings_of_nccl_do_not_matter_to_gloo() -> None:
-    where = replace(bandwidth_record().machine, environment={"NCCL_SHM_DISABLE": "1"}, wsl2=True)
+    where = replace(
+        bandwidth_record().header.machine, environment={"NCCL_SHM_DISABLE": "1"}, wsl2=True
+    )
     found = kinds(judge(bandwidth_record(where=where)))
     assert "use gloo" in found["variables_unread"].sentence
     assert not {"sockets", "shm_disabled", "wsl2"} & set(found)
@@ -169,9 +171,9 @@ def test_infiniband_switched_off_between_hosts_is_a_cause() -> None:
 
 def test_small_shared_memory_and_mixed_versions_are_flagged() -> None:
     record = gpu_record()
-    where = replace(record.machine, shared_memory_bytes=Reading(64 * 2.0**20))
+    where = replace(record.header.machine, shared_memory_bytes=Reading(64 * 2.0**20))
     ranks = (rank(0), replace(rank(1), torch_version="2.12.1"))
-    found = kinds(judge(replace(record, machine=where, ranks=ranks)))
+    found = kinds(judge(replace(record, header=replace(record.header, machine=where), ranks=ranks)))
     assert "67.1 MB free" in found["shared_memory"].evidence
     assert found["versions"].evidence == "2.12.1, 2.13.0"
     assert not {"shared_memory", "versions"} & set(kinds(judge(record)))

@@ -24,7 +24,7 @@ from diagnose.analyze.optimize.plans import (
 )
 from diagnose.analyze.units import duration
 from diagnose.records import codec
-from diagnose.records.run import OptimizeRecord
+from diagnose.records.experiments import OptimizeRecord
 from diagnose.records.stats import Interval
 from diagnose.render.optimize.report import answer, render_optimize
 from tests.support.records.experiments import BATCH, compare, optimize_record, side

@@ -9,8 +9,8 @@ import pytest
 from bench.dgca.arguments import parse
 from diagnose.analyze.scaling.options import judge_options
 from diagnose.analyze.scaling.recommend import Recommendation, recommend
+from diagnose.records.experiments import Comparison
 from diagnose.records.ranks import ScalingRecord
-from diagnose.records.run import Comparison
 from diagnose.render.scaling.report import render_scaling
 from tests.support.records.experiments import compare, not_claimed
 from tests.support.records.scaling import Losses, ddp_options, scaling_record

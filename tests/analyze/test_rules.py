@@ -8,7 +8,8 @@ import pytest
 
 from diagnose.analyze import derive
 from diagnose.analyze.run.rules import RULES, judge
-from diagnose.records.run import Reading, RunRecord
+from diagnose.records.header import Reading
+from diagnose.records.run import RunRecord
 from tests.support.records.parts import NO_GPU, gpu_use, measurement, stage, timing
 from tests.support.records.run import (
     ceilings_stage,
@@ -89,7 +90,9 @@ def test_a_noisy_comparison_may_be_bounded_by_the_loader_alone(
         pair("real_data", 0.33, 0.33, 398, noise=0.2, workers=workers, storage="mmap"),
         loader_stage({(workers, "mmap"): milliseconds}),
     )
-    record = replace(record, machine=replace(record.machine, device=device))
+    record = replace(
+        record, header=replace(record.header, machine=replace(record.header.machine, device=device))
+    )
     assert found(record, "input_bound").verdict == verdict
 
 

@@ -15,22 +15,19 @@ from typing import Any
 import pytest
 
 from bench.planted.truth import CASES
-from diagnose.analyze.accuracy import (
-    AccuracyRecord,
-    Answer,
-    CaseResult,
-    Judged,
-    PlantedCulprit,
-    Said,
-    Twins,
-    goals,
-    judge,
-    judge_case,
-)
+from diagnose.analyze.accuracy import Judged, goals, judge, judge_case
 from diagnose.commands.accuracy import ask_tool
 from diagnose.measure.twins.cases import find_lines
 from diagnose.measure.twins.timing import CouldNotPace, time_twins
-from diagnose.records.run import METHOD, SCHEMA, Reading
+from diagnose.records.accuracy import (
+    AccuracyRecord,
+    Answer,
+    CaseResult,
+    PlantedCulprit,
+    Said,
+    Twins,
+)
+from diagnose.records.header import Header, Reading
 from diagnose.render import store
 from diagnose.render.accuracy.figure import accuracy_figures
 from diagnose.render.accuracy.report import FIGURE_NAME, answer, render_accuracy
@@ -63,7 +60,7 @@ def test_the_command_judges_a_script_and_its_twin(tmp_path: Path) -> None:
     directory = tmp_path / "accuracy-host-dashboard-compute-plain"
     record = store.load_accuracy(directory / store.ACCURACY_NAME)
     assert record.complete
-    assert record.effort == "smoke"
+    assert record.header.effort == "smoke"
     timed, healthy_one = record.cases
     assert timed.twins is not None
     assert len(timed.twins.slow_seconds) == 1
@@ -228,15 +225,15 @@ def twins(slow: float, fixed: float, work: int = 1) -> Twins:
 
 def record_of(*cases: CaseResult) -> AccuracyRecord:
     return AccuracyRecord(
-        schema=SCHEMA,
-        method=METHOD,
-        tool_version="1",
-        label="accuracy",
-        created="2025-01-01 00:00 UTC",
-        source="hardware",
-        effort="full",
+        header=Header(
+            tool_version="1",
+            label="accuracy",
+            created="2025-01-01 00:00 UTC",
+            source="hardware",
+            effort="full",
+            machine=machine(gpus=0),
+        ),
         tool="python -m diagnose script",
-        machine=machine(gpus=0),
         planned=tuple(case.name for case in cases),
         cases=cases,
         complete=True,
@@ -349,7 +346,7 @@ def test_the_report_tells_what_was_said_of_every_script() -> None:
 
 def test_a_committed_report_is_checked(tmp_path: Path) -> None:
     record = record_of(planted(), healthy())
-    directory = tmp_path / record.label
+    directory = tmp_path / record.header.label
     store.save(record, directory)
     assert store.load_accuracy(directory / store.ACCURACY_NAME) == record
     write_report(directory)

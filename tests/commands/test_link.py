@@ -40,7 +40,7 @@ def test_the_record_holds_every_size_and_is_complete(job: Job, directory: Path) 
     record = store.load_bandwidth(directory / "bandwidth.json")
     assert record.complete
     assert record.culprit is None
-    assert (record.backend, record.nodes, record.effort) == ("gloo", 1, "quick")
+    assert (record.backend, record.nodes, record.header.effort) == ("gloo", 1, "quick")
     assert [rank.rank for rank in record.ranks] == [0, 1]
     measured = {size.nbytes: size for size in record.sizes if size.status == "done"}
     assert list(measured) == [1024, 4096, 16384, 65536, 262144]

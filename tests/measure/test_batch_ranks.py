@@ -18,7 +18,7 @@ from diagnose.measure.batch_size.plan import Wanted
 from diagnose.measure.ranks.job.rendezvous import Place
 from diagnose.measure.supervisor import CouldNotOpen, Job
 from diagnose.records.batch_size import Probe
-from diagnose.records.run import Reading
+from diagnose.records.header import Reading
 
 Told = TypeVar("Told")
 

@@ -43,7 +43,7 @@ from diagnose.measure.batch_size.search import probes_allowed, search
 from diagnose.measure.ranks.job.rendezvous import Place
 from diagnose.measure.supervisor import Refused
 from diagnose.records.batch_size import Probe, fit_memory, largest_fitting, smallest_failing
-from diagnose.records.run import Reading
+from diagnose.records.header import Reading
 
 UNKNOWN = Reading(None, "not measured here")
 PATIENCE = Patience(2.0, 5.0, search_seconds=20.0, sweep_seconds=9.0)

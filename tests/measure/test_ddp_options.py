@@ -20,7 +20,7 @@ from torch.multiprocessing.spawn import spawn
 from diagnose.measure.ranks.scaling.ddp_trials import Seen, compare_ways, every_change_rule
 from diagnose.measure.ranks.scaling.options import DEFAULT, EXPERIMENTS, KEYS, After, Way, select
 from diagnose.measure.ranks.scaling.replica import BucketLog, LossOf, RankLab, Replica, find_unused
-from diagnose.records.run import Reading
+from diagnose.records.header import Reading
 from diagnose.workload import Network, Size
 from tests.support.cli import ROOT
 

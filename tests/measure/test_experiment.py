@@ -23,7 +23,7 @@ from diagnose.measure.optimize.experiment import (
 )
 from diagnose.measure.optimize.optimizer import EXPERIMENT_KEYS, choose
 from diagnose.measure.supervisor import Refused
-from diagnose.records.run import Comparison
+from diagnose.records.experiments import Comparison
 from diagnose.workload import Lab, Optimization, Side, Size, Trial
 from tests.support.records.parts import machine
 

@@ -15,7 +15,7 @@ from diagnose.measure.machine.device import open_device
 from diagnose.measure.optimize.experiment import Bench, run_experiments
 from diagnose.measure.optimize.ladder import ALONE, Plan, carry_proofs, order_by_gain
 from diagnose.measure.optimize.rung import measure_rung
-from diagnose.records.run import Comparison
+from diagnose.records.experiments import Comparison
 from diagnose.workload import Fact, Lab, Ladder, OpenTrial, Optimization, Side, Size, Trial
 from tests.support.cli import ROOT, diagnose_here
 from tests.support.records.experiments import compare, ended, equal, not_claimed, wrong

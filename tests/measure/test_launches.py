@@ -18,7 +18,7 @@ from diagnose.measure.lines.operators import observe
 from diagnose.measure.lines.source import LONGEST_CODE, Place, SourceLines, read_code
 from diagnose.measure.machine.device import Device
 from diagnose.records import codec
-from diagnose.records.run import LaunchLine, LaunchMap
+from diagnose.records.experiments import LaunchLine, LaunchMap
 from tests.support.jobs import looping
 from tests.support.jobs.looping import ROWS, WIDTH
 

@@ -15,7 +15,7 @@ from diagnose.measure.machine import describe as machine
 from diagnose.measure.machine.cuda import read_identities
 from diagnose.measure.machine.environment import HIDDEN, choose_environment
 from diagnose.records.codec import dumps, from_dict, to_dict
-from diagnose.records.run import Machine
+from diagnose.records.header import Machine
 from tests.support.nvml_stub import run_python
 
 SECRETS = {

@@ -8,7 +8,9 @@ from dataclasses import replace
 import pytest
 
 from diagnose.analyze.optimize.pace import NEAR_ENOUGH, pace, pace_lines
-from diagnose.records.run import OptimizeRecord, Reading, StageResult
+from diagnose.records.experiments import OptimizeRecord
+from diagnose.records.header import Reading
+from diagnose.records.run import StageResult
 from tests.support.records.experiments import noisy_blocks, optimize_record, side
 
 

@@ -25,8 +25,8 @@ from diagnose.measure.ranks.link.sizes import bound_sizes, plan_sizes, read_free
 from diagnose.measure.ranks.link.surroundings import read_surroundings
 from diagnose.measure.ranks.link.trials import TRIALS, explain_skip
 from diagnose.records.codec import from_dict
+from diagnose.records.header import Machine
 from diagnose.records.ranks import Culprit, Rank, SizeResult
-from diagnose.records.run import Machine
 from tests.support.cli import ROOT
 from tests.support.rank_jobs import FAULTS
 from tests.support.records.parts import machine

@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from diagnose.records.codec import dumps, from_dict, to_dict
-from diagnose.records.run import Fact, Measurement, Reading, RunRecord, Timing
+from diagnose.records.header import Fact, Reading
+from diagnose.records.run import Measurement, RunRecord, Timing
 from tests.support.records.run import measurement, on_cpu, run_record, slow_full_model, timing
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)

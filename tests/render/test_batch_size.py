@@ -14,7 +14,8 @@ from diagnose.measure.batch_size.plan import guess
 from diagnose.measure.batch_size.search import search
 from diagnose.records.batch_size import BatchSizeRecord, Configuration, Estimate, Probe, ProbeStatus
 from diagnose.records.codec import dumps, from_dict
-from diagnose.records.run import METHOD, SCHEMA, Reading, StageResult, WorkloadFacts
+from diagnose.records.header import Header, Reading, WorkloadFacts
+from diagnose.records.run import StageResult
 from diagnose.render.batch_size import tables
 from diagnose.render.batch_size.figure import batch_size_figures
 from diagnose.render.batch_size.report import answer, figure_names, render_batch_size
@@ -85,15 +86,15 @@ def configuration(**changes: object) -> Configuration:
 def record(*configurations: Configuration) -> BatchSizeRecord:
     made = configurations or (configuration(),)
     return BatchSizeRecord(
-        schema=SCHEMA,
-        method=METHOD,
-        tool_version="0.1.0",
-        label="b",
-        created="2026-01-01 00:00 UTC",
-        source="hardware",
-        effort="full",
-        seed=0,
-        machine=machine(),
+        header=Header(
+            tool_version="0.1.0",
+            label="b",
+            created="2026-01-01 00:00 UTC",
+            source="hardware",
+            effort="full",
+            seed=0,
+            machine=machine(),
+        ),
         workload=WorkloadFacts("w", "seed", {"batch_size": 32}, 100_000_000),
         task="training step",
         planned=tuple(each.key for each in made),

@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from diagnose.records.run import Gpu, Reading, RunRecord
+from diagnose.records.header import Gpu, Reading
+from diagnose.records.run import RunRecord
 from diagnose.render.run.report import render
 from tests.support.records.parts import gpu, gpu_use, measurement, stage
 from tests.support.records.run import on_cpu, run_record, use_gpu
@@ -15,7 +16,10 @@ from tests.support.verdicts import found, kinds
 
 def with_gpu(record: RunRecord, **changes: Reading) -> RunRecord:
     described: Gpu = replace(gpu(), **changes)  # type: ignore[arg-type]
-    return replace(record, machine=replace(record.machine, gpus=(described,)))
+    return replace(
+        record,
+        header=replace(record.header, machine=replace(record.header.machine, gpus=(described,))),
+    )
 
 
 def training_row(record: RunRecord) -> list[str]:

@@ -7,7 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from diagnose.records.run import LaunchLine, LaunchMap, Reading
+from diagnose.records.experiments import LaunchLine, LaunchMap
+from diagnose.records.header import Reading
 from diagnose.render.optimize.annotations import annotate
 from diagnose.render.optimize.launch_figure import MOST_BARS, draw_launches
 from diagnose.render.optimize.launches import MOST_LINES, launch_map

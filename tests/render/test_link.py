@@ -18,8 +18,8 @@ from diagnose.analyze.line_fit import Fit, Point, Unfit, fit_line
 from diagnose.analyze.link.bandwidth import fit_record, measure_sizes, median_interval, summarise
 from diagnose.analyze.link.verdict import judge
 from diagnose.records import codec
+from diagnose.records.header import Fact
 from diagnose.records.ranks import BandwidthRecord, Culprit, SizeResult
-from diagnose.records.run import Fact
 from diagnose.render import seal
 from diagnose.render.link.figure import bandwidth_figures
 from diagnose.render.link.report import (
@@ -260,7 +260,12 @@ def test_the_answer_comes_first_everywhere() -> None:
 
 
 def test_a_run_on_a_fake_is_marked() -> None:
-    text = render_bandwidth(replace(bandwidth_record(), source="fake device", effort="smoke"))
+    text = render_bandwidth(
+        replace(
+            bandwidth_record(),
+            header=replace(bandwidth_record().header, source="fake device", effort="smoke"),
+        )
+    )
     assert "**This is no result: it was measured on a fake device" in text
 
 

@@ -12,7 +12,8 @@ import pytest
 from diagnose.analyze.optimize import effects as experiment_effects
 from diagnose.analyze.optimize.experiment import judge_all
 from diagnose.records import codec
-from diagnose.records.run import Comparison, OptimizeRecord, Reading
+from diagnose.records.experiments import Comparison, OptimizeRecord
+from diagnose.records.header import Reading
 from diagnose.render.optimize import experiments as experiment_tables
 from diagnose.render.optimize.report import answer, render_optimize
 from tests.support.records.experiments import (
@@ -87,7 +88,12 @@ def evil_record() -> OptimizeRecord:
     comparisons = (diverse, model, published, failed)
     record = optimize_record(*comparisons, maps=[launch_map()], planned=[EVIL])
     workload = replace(record.workload, name=EVIL, settings={EVIL: EVIL})
-    return replace(record, label=EVIL, workload=workload, created=EVIL, rungs=(bad, lost))
+    return replace(
+        record,
+        header=replace(record.header, label=EVIL, created=EVIL),
+        workload=workload,
+        rungs=(bad, lost),
+    )
 
 
 @pytest.mark.parametrize(
@@ -311,8 +317,8 @@ def test_flags_tell_what_failed_and_what_disturbed() -> None:
         planned=["gated_fusion", "torch_compile", "all_together"],
         complete=False,
     )
-    busy = replace(record.machine, cpu_busy_before=Reading(0.4))
-    text = render_optimize(replace(record, machine=busy))
+    busy = replace(record.header.machine, cpu_busy_before=Reading(0.4))
+    text = render_optimize(replace(record, header=replace(record.header, machine=busy)))
     section = text[text.index("## Flags") : text.index("## Behind")]
     assert "- **torch\\_compile, training step: FAILED.** no compiler" in section
     assert "Not reached: all\\_together." in section
@@ -346,7 +352,9 @@ def test_a_change_that_ended_early_is_found_under_each_of_its_scopes() -> None:
 
 
 def test_a_report_from_no_real_device_says_so() -> None:
-    record = replace(whole_catalogue(), source="stub", effort="smoke")
+    record = replace(
+        whole_catalogue(), header=replace(whole_catalogue().header, source="stub", effort="smoke")
+    )
     text = render_optimize(record)
     assert "**This is no result: it was measured on a stub" in text
     assert "**This is no result: a smoke run" in text

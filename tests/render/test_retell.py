@@ -6,7 +6,8 @@ from dataclasses import fields
 
 import pytest
 
-from diagnose.records.run import RunRecord, WorkloadFacts
+from diagnose.records.header import WorkloadFacts
+from diagnose.records.run import RunRecord
 from diagnose.render.retell import retell
 from diagnose.render.store import Record
 from tests.support.records.link import bandwidth_record

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from diagnose.records.run import OptimizeRecord, RunRecord
+from diagnose.records.experiments import OptimizeRecord
+from diagnose.records.run import RunRecord
 from diagnose.render import check, store
 from diagnose.render.index import render_index
 from diagnose.render.optimize.report import render_optimize
@@ -57,11 +58,13 @@ def test_the_answer_comes_first_and_the_sections_in_order() -> None:
 def test_a_run_on_a_fake_is_marked_before_anything_else() -> None:
     assert "no result" not in render(run_record())
     for source in ("stub", "fake device"):
-        text = render(replace(run_record(), source=source))
+        text = render(replace(run_record(), header=replace(run_record().header, source=source)))
         assert text.split("\n\n")[1].startswith(
             f"**This is no result: it was measured on a {source}"
         )
-    assert "too few steps" in render(replace(run_record(), effort="smoke"))
+    assert "too few steps" in render(
+        replace(run_record(), header=replace(run_record().header, effort="smoke"))
+    )
 
 
 def test_an_empty_cell_says_why() -> None:
@@ -144,7 +147,10 @@ def told(*records: store.Record) -> list[Told]:
 
 
 def test_a_joint_report_answers_first_and_then_tells_every_part() -> None:
-    run, optimized = run_record(), replace(whole_catalogue(), label="rtx-4090")
+    run, optimized = (
+        run_record(),
+        replace(whole_catalogue(), header=replace(whole_catalogue().header, label="rtx-4090")),
+    )
     text = render_parts(told(run, optimized))
     lines = text.split("\n")
     assert lines[0] == "# rtx-4090"
@@ -162,7 +168,7 @@ def test_a_joint_report_answers_first_and_then_tells_every_part() -> None:
 
 
 def test_the_index_lists_every_run() -> None:
-    other = replace(on_cpu(), label="another")
+    other = replace(on_cpu(), header=replace(on_cpu().header, label="another"))
     text = render_index(told(run_record(), other))
     rows = [line for line in text.split("\n") if line.startswith("| [")]
     assert [row.split("]")[0] for row in rows] == ["| [another", "| [rtx-4090"]
@@ -178,8 +184,8 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two good reports and their index, drawn once."""
     where = tmp_path_factory.mktemp("written")
     for record in (run_record(), on_cpu()):
-        store.save(record, where / record.label)
-        check.write_report(where / record.label)
+        store.save(record, where / record.header.label)
+        check.write_report(where / record.header.label)
     check.write_index(where)
     return where
 
@@ -241,19 +247,31 @@ def damage_record(reports: Path) -> None:
 
 
 def replace_record(reports: Path) -> None:
-    store.save(replace(slowed_input(), label="rtx-4090"), reports / "rtx-4090")
+    store.save(
+        replace(slowed_input(), header=replace(slowed_input().header, label="rtx-4090")),
+        reports / "rtx-4090",
+    )
 
 
 def stub_record(reports: Path) -> None:
-    store.save(replace(run_record(), source="stub"), reports / "rtx-4090")
+    store.save(
+        replace(run_record(), header=replace(run_record().header, source="stub")),
+        reports / "rtx-4090",
+    )
 
 
 def fake_record(reports: Path) -> None:
-    store.save(replace(run_record(), source="fake device"), reports / "rtx-4090")
+    store.save(
+        replace(run_record(), header=replace(run_record().header, source="fake device")),
+        reports / "rtx-4090",
+    )
 
 
 def smoke_record(reports: Path) -> None:
-    store.save(replace(run_record(), effort="smoke"), reports / "rtx-4090")
+    store.save(
+        replace(run_record(), header=replace(run_record().header, effort="smoke")),
+        reports / "rtx-4090",
+    )
 
 
 def edit_figure(reports: Path) -> None:
@@ -294,7 +312,7 @@ def test_every_kind_of_damage_is_found(
 
 
 def test_a_figure_that_lost_its_ground_is_removed(reports: Path) -> None:
-    without_power = replace(on_cpu(), label="rtx-4090")
+    without_power = replace(on_cpu(), header=replace(on_cpu().header, label="rtx-4090"))
     store.save(without_power, reports / "rtx-4090")
     check.write_report(reports / "rtx-4090")
     check.write_index(reports)

@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from diagnose.analyze.units import milliseconds, number, percent, scaled
-from diagnose.records.run import Fact, Reading, RunRecord
+from diagnose.records.header import Fact, Reading
+from diagnose.records.run import RunRecord
 from diagnose.records.stats import Interval
 from diagnose.render.markdown import Footnotes, Markup, clean, escape, prose, table
 from diagnose.render.run.report import render
@@ -85,14 +86,14 @@ def evil_record() -> RunRecord:
     record = run_record(gpus=2)
     evil = Fact(EVIL)
     where = replace(
-        record.machine,
+        record.header.machine,
         device_name=EVIL,
         system=EVIL,
         cpu_model=evil,
         cpu_governor=Fact(None, EVIL),
         versions={EVIL: evil},
         environment={EVIL: EVIL},
-        gpus=tuple(replace(each, name=EVIL, ecc=evil) for each in record.machine.gpus),
+        gpus=tuple(replace(each, name=EVIL, ecc=evil) for each in record.header.machine.gpus),
     )
     workload = replace(record.workload, name=EVIL, size=EVIL, settings={EVIL: EVIL})
     assert workload.data is not None
@@ -110,7 +111,10 @@ def evil_record() -> RunRecord:
     ]
     stages[3] = stage("precision", status="failed", reason=EVIL, notes=(EVIL,))
     return replace(
-        record, label=EVIL, created=EVIL, machine=where, workload=workload, stages=tuple(stages)
+        record,
+        header=replace(record.header, label=EVIL, created=EVIL, machine=where),
+        workload=workload,
+        stages=tuple(stages),
     )
 
 

@@ -11,14 +11,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from diagnose.analyze.derive import fingerprint
+from diagnose.analyze.findings import Finding
 from diagnose.analyze.scaling import ledger as scaling
 from diagnose.analyze.scaling.cadence import cadence_share
 from diagnose.analyze.scaling.findings import judge_scaling
 from diagnose.analyze.scaling.ledger import build_ledger, find_obstacle, find_straggler, rank_times
 from diagnose.analyze.scaling.options import judge_options
 from diagnose.records import codec
+from diagnose.records.header import Reading
 from diagnose.records.ranks import SERIES_NAMES, Culprit, ScalingRecord, Series
-from diagnose.records.run import Finding, Reading
 from diagnose.render import seal
 from diagnose.render.scaling.figure import scaling_figures
 from diagnose.render.scaling.report import answer, figure_names, render_scaling
@@ -326,7 +327,7 @@ def test_text_from_outside_stays_in_its_cell() -> None:
     record = scaling_record(comparisons=(bad, ended("fsdp2", "failed", EVIL)))
     record = replace(
         record,
-        label=EVIL,
+        header=replace(record.header, label=EVIL),
         backend=EVIL,
         settings={EVIL: EVIL},
         workload=replace(record.workload, name=EVIL),

@@ -15,7 +15,8 @@ from typing import Any
 import pytest
 
 from diagnose.records import codec
-from diagnose.records.run import SCHEMA, RunRecord
+from diagnose.records.header import SCHEMA
+from diagnose.records.run import RunRecord
 from diagnose.render import store
 from diagnose.render.run.report import render
 from diagnose.render.store import StoreError
@@ -48,7 +49,7 @@ def test_what_was_saved_is_loaded(tmp_path: Path) -> None:
 
 def test_records_are_found_in_order(tmp_path: Path) -> None:
     for label in ("b", "a", "c"):
-        store.save(replace(SMALL, label=label), tmp_path / label)
+        store.save(replace(SMALL, header=replace(SMALL.header, label=label)), tmp_path / label)
     (tmp_path / "README.md").write_text("")
     assert [each.parent.name for each in store.find_records(tmp_path)] == ["a", "b", "c"]
     assert store.find_records(tmp_path / "nowhere") == []
@@ -68,10 +69,10 @@ def test_a_number_that_is_not_finite_costs_nothing(tmp_path: Path) -> None:
 def test_a_reader_never_sees_half_of_a_file(tmp_path: Path) -> None:
     path = store.save(SMALL, tmp_path)
     with path.open("rb") as reader:
-        store.save(replace(SMALL, seed=8), tmp_path)
+        store.save(replace(SMALL, header=replace(SMALL.header, seed=8)), tmp_path)
         # Whoever opened the old file before still reads the whole of it.
         assert reader.read() == codec.dumps(SMALL)
-    assert store.load(path).seed == 8
+    assert store.load(path).header.seed == 8
 
 
 @pytest.fixture
@@ -93,7 +94,7 @@ def full_disk(tmp_path: Path) -> Iterator[Path]:
 
 def test_a_full_disk_keeps_the_old_file(full_disk: Path) -> None:
     path = store.save(SMALL, full_disk)
-    large = replace(SMALL, tool_version="x" * 2**21)
+    large = replace(SMALL, header=replace(SMALL.header, tool_version="x" * 2**21))
     with pytest.raises(StoreError, match="the disk is full"):
         store.save(large, full_disk)
     assert store.load(path) == SMALL
@@ -260,7 +261,7 @@ def test_a_label_that_could_leave_its_directory_is_refused(label: str, tmp_path:
     with pytest.raises(store.LabelError, match="cannot name a directory"):
         store.validate_label(label)
     with pytest.raises(StoreError):
-        store.save(replace(SMALL, label=label), tmp_path)
+        store.save(replace(SMALL, header=replace(SMALL.header, label=label)), tmp_path)
 
 
 def test_a_label_from_the_command_line_stays_in_its_directory(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from diagnose.analyze.claims.judges import Claim, ClaimResult
 from diagnose.analyze.claims.ledger import judge_claims
 from diagnose.analyze.optimize.experiment import judge_all
-from diagnose.records.run import OptimizeRecord
+from diagnose.records.experiments import OptimizeRecord
 
 
 def results(record: OptimizeRecord) -> dict[str, ClaimResult]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from diagnose.analyze.findings import Finding
 from diagnose.analyze.run.rules import answer, judge
-from diagnose.records.run import Finding, RunRecord
+from diagnose.records.run import RunRecord
 
 
 def found(record: RunRecord, kind: str) -> Finding:

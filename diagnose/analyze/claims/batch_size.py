@@ -67,7 +67,7 @@ def judge_probes(record: BatchSizeRecord, answers: Sequence[Answer]) -> ClaimRes
     if few and short:
         return ClaimResult("CONFIRMED", measured)
     if not few and not short:
-        return contrary_on(record.machine.device, measured)
+        return contrary_on(record.header.machine.device, measured)
     condition = "the probes are short, but more" if short else "the probes are few, but longer"
     return ClaimResult("CONDITIONAL", measured, f"on what is counted: {condition}")
 
@@ -159,7 +159,7 @@ def judge_scale_factors(record: BatchSizeRecord, answers: Sequence[Answer]) -> C
     if all(largest == base for _, largest in rest):
         condition = "on pictures that have as many tiles: max_crops is a cap"
         return ClaimResult("CONDITIONAL", "; ".join(told), condition)
-    return contrary_on(record.machine.device, "; ".join(told))
+    return contrary_on(record.header.machine.device, "; ".join(told))
 
 
 def rule_of_thumb(unit: str) -> SizeJudge:
@@ -179,7 +179,7 @@ def rule_of_thumb(unit: str) -> SizeJudge:
         measured = "; ".join(told)
         if right:
             return ClaimResult("CONFIRMED", measured)
-        return contrary_on(record.machine.device, measured)
+        return contrary_on(record.header.machine.device, measured)
 
     return judge
 
@@ -199,7 +199,7 @@ def gain_of(batch: int, claimed: float) -> SizeJudge:
         if least <= gain.low and gain.high <= most:
             return ClaimResult("CONFIRMED", measured)
         if gain.high <= 1:
-            return contrary_on(record.machine.device, measured)
+            return contrary_on(record.header.machine.device, measured)
         if gain.high < least or gain.low > most:
             words = "less" if gain.high < least else "more"
             return ClaimResult("CONDITIONAL", measured, f"on the device: the gain is {words} here")
@@ -228,7 +228,7 @@ def judge_memory_use(record: BatchSizeRecord, answers: Sequence[Answer]) -> Clai
     if last.gain.low > times:
         return ClaimResult("CONFIRMED", measured)
     if last.gain.high < times:
-        return contrary_on(record.machine.device, measured)
+        return contrary_on(record.header.machine.device, measured)
     return ClaimResult("NOT TESTABLE HERE", measured, "undecided: the interval holds both")
 
 

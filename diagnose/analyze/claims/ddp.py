@@ -110,7 +110,7 @@ def judge_card_power(evidence: DdpEvidence) -> ClaimResult:
 
 def judge_full_power(evidence: DdpEvidence) -> ClaimResult:
     values, missing = _watts(evidence.record)
-    gpus = evidence.record.machine.gpus
+    gpus = evidence.record.header.machine.gpus
     limit = gpus[0].power_limit_watts.value if gpus else None
     if missing or not limit:
         return not_testable(missing or "no power limit was read")
@@ -136,7 +136,7 @@ def judge_environment(evidence: DdpEvidence) -> ClaimResult:
 
 
 def judge_topology(evidence: DdpEvidence) -> ClaimResult:
-    links = evidence.record.machine.links
+    links = evidence.record.header.machine.links
     if not links:
         return not_testable("no link between two GPUs was read")
     kinds = ", ".join(

@@ -23,7 +23,7 @@ from diagnose.analyze.optimize.experiment import time_ratio
 from diagnose.analyze.optimize.ladder import over
 from diagnose.analyze.optimize.plans import GUIDE_PRIORITY, PASS, find_base, find_plans, rank
 from diagnose.analyze.units import number, percent, scaled, spread
-from diagnose.records.run import Comparison
+from diagnose.records.experiments import Comparison
 from diagnose.records.stats import Interval
 
 # "About twice" still is, if it is off by no more than this.

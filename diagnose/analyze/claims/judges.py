@@ -17,7 +17,9 @@ from diagnose.analyze.optimize.effects import (
 from diagnose.analyze.optimize.experiment import Outcome
 from diagnose.analyze.units import milliseconds, percent, percent_interval, scaled, spread
 from diagnose.analyze.verdicts import MATTERS, within
-from diagnose.records.run import Measurement, OptimizeRecord, Setting
+from diagnose.records.experiments import OptimizeRecord
+from diagnose.records.header import Setting
+from diagnose.records.run import Measurement
 
 ClaimVerdict = Literal["CONFIRMED", "REFUTED", "CONDITIONAL", "NOT TESTABLE HERE"]
 
@@ -128,7 +130,7 @@ def computes_the_same(key: str, condition: str) -> Judge:
 
 def contrary(evidence: Evidence, measured: str, on_host: bool = False) -> ClaimResult:
     """A measurement against a claim refutes it only on the kind of device it was made for."""
-    return contrary_on(evidence.record.machine.device, measured, on_host)
+    return contrary_on(evidence.record.header.machine.device, measured, on_host)
 
 
 def contrary_on(device: str, measured: str, on_host: bool = False) -> ClaimResult:

@@ -6,7 +6,7 @@ from diagnose.analyze.claims.judges import ClaimResult, Evidence, contrary, not_
 from diagnose.analyze.optimize.launches import most_repeated, place
 from diagnose.analyze.units import percent
 from diagnose.analyze.verdicts import MATTERS
-from diagnose.records.run import LaunchLine, LaunchMap
+from diagnose.records.experiments import LaunchLine, LaunchMap
 
 # Of the job in the first report, where a record does not say otherwise.
 PROMPT_LENGTH = 3

@@ -9,7 +9,7 @@ from diagnose.analyze.claims.generation import GENERATION_CLAIMS
 from diagnose.analyze.claims.judges import Claim, ClaimResult, Evidence, Judge
 from diagnose.analyze.claims.series import SERIES_CLAIMS
 from diagnose.analyze.optimize.experiment import Outcome
-from diagnose.records.run import OptimizeRecord
+from diagnose.records.experiments import OptimizeRecord
 from diagnose.render.markdown import Align, table
 
 __all__ = ["CLAIMS", "RESULTS", "Claim", "judge_claims", "ledger"]

@@ -147,7 +147,7 @@ def judge_accumulation(evidence: Evidence) -> ClaimResult:
     measured += f"; peak memory {'+' if change.value > 0 else ''}{scaled(change.value, 'B')}"
     if change.value < 0:
         return ClaimResult("CONFIRMED", measured)
-    if evidence.record.machine.device == "cpu":
+    if evidence.record.header.machine.device == "cpu":
         condition = "on the device: the resident size of a process does not show it"
         return ClaimResult("CONDITIONAL", measured, condition)
     return ClaimResult("REFUTED", measured)

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from diagnose.analyze.units import pcie_link
+from diagnose.records.header import Gpu, Link
 from diagnose.records.ranks import BandwidthRecord
-from diagnose.records.run import Gpu, Link
 
 # Below, the start of a transfer still shows on a fast link.
 JUDGED_FROM_BYTES = 64 * 2**20
@@ -134,8 +134,8 @@ def read_given_rate(record: BandwidthRecord) -> float | None:
 def used_links(record: BandwidthRecord) -> list[Link]:
     """Links between the GPUs of the ranks of the first host: the record describes that host."""
     local = {rank.local_rank for rank in record.ranks if rank.node == 0}
-    used = local & set(range(len(record.machine.gpus)))
-    return [link for link in record.machine.links if {link.first, link.second} <= used]
+    used = local & set(range(len(record.header.machine.gpus)))
+    return [link for link in record.header.machine.links if {link.first, link.second} <= used]
 
 
 def farthest_link(record: BandwidthRecord) -> Link | None:
@@ -149,9 +149,9 @@ def _expect_between_gpus(record: BandwidthRecord) -> Expectation:
     if link is None:
         reason = "how the GPUs are connected could not be read"
         return _unknown("the link between the GPUs", reason, JUDGED_FROM_BYTES)
-    pair = [record.machine.gpus[index] for index in (link.first, link.second)]
+    pair = [record.header.machine.gpus[index] for index in (link.first, link.second)]
     # Under WSL2 NVLink is not usable, whatever the topology says.
-    if link.kind.value == "NVLINK" and not record.machine.wsl2:
+    if link.kind.value == "NVLINK" and not record.header.machine.wsl2:
         return _expect_nvlink(pair[0])
     return _expect_pcie(record, pair, str(link.kind.value))
 
@@ -177,7 +177,7 @@ def _expect_pcie(record: BandwidthRecord, gpus: Sequence[Gpu], kind: str) -> Exp
     rate, source = known.bytes_per_second * width / _FULL_WIDTH, known.cite()
     if width != _FULL_WIDTH:
         source += f" for {known.name}"
-    processor = record.machine.cpu_model.value or ""
+    processor = record.header.machine.cpu_model.value or ""
     if kind in _THROUGH_CPU and _INTEL.search(processor):
         rate /= _PEER_OVERHEAD_INTEL
     if kind == "SYS":
@@ -189,7 +189,7 @@ def _expect_pcie(record: BandwidthRecord, gpus: Sequence[Gpu], kind: str) -> Exp
             name, rate = f"{name} across {sockets.name}", sockets.bytes_per_second
             source = sockets.cite()
     reservation = ""
-    if record.machine.wsl2:
+    if record.header.machine.wsl2:
         reservation = "this is the figure without WSL2, for which no reliable one is published"
     return Expectation(name, rate, source, JUDGED_FROM_BYTES, reservation)
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from diagnose.analyze.findings import Finding
 from diagnose.analyze.link.expected import used_links
 from diagnose.analyze.units import scaled
 from diagnose.records.ranks import BandwidthRecord
-from diagnose.records.run import Finding
 
 # NCCL's manual starts containers with --shm-size=1g; Docker's own default is 64 MiB.
 LEAST_SHARED_MEMORY_BYTES = 1e9
@@ -44,7 +44,7 @@ def read_variables(record: BandwidthRecord) -> dict[str, Variable]:
     for name, fact in record.surroundings.items():
         if _VARIABLE_NAME.fullmatch(name) and fact.value is not None:
             found[name] = Variable(name, fact.value, "the environment")
-    for name, value in record.machine.environment.items():
+    for name, value in record.header.machine.environment.items():
         if _VARIABLE_NAME.fullmatch(name):
             found[name] = Variable(name, value, "the environment")
     return dict(sorted(found.items()))
@@ -128,7 +128,7 @@ def _sockets(
 
 def _peers_out_of_reach(record: BandwidthRecord, variables: dict[str, Variable]) -> bool:
     level = variables.get("NCCL_P2P_LEVEL")
-    if record.machine.wsl2 or (level is not None and level.value in _NO_PEERS_LEVEL):
+    if record.header.machine.wsl2 or (level is not None and level.value in _NO_PEERS_LEVEL):
         return True
     # A peer status that is known and not OK: NCCL then does not even try.
     return any(link.peer_to_peer.value not in (None, "OK") for link in used_links(record))
@@ -192,7 +192,7 @@ def _unread(record: BandwidthRecord, variables: dict[str, Variable]) -> list[Fin
 
 
 def _wsl2(record: BandwidthRecord) -> list[Finding]:
-    if not record.machine.wsl2:
+    if not record.header.machine.wsl2:
         return []
     return [
         Finding(
@@ -208,7 +208,7 @@ def _wsl2(record: BandwidthRecord) -> list[Finding]:
 
 
 def _shared_memory(record: BandwidthRecord) -> list[Finding]:
-    free = record.machine.shared_memory_bytes.value
+    free = record.header.machine.shared_memory_bytes.value
     if free is None or free >= LEAST_SHARED_MEMORY_BYTES:
         return []
     return [

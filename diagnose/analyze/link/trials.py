@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from diagnose.analyze.findings import Finding
 from diagnose.analyze.link.bandwidth import Speed, summarise
 from diagnose.analyze.link.surroundings import uses_sockets
 from diagnose.analyze.units import number
 from diagnose.records.ranks import BandwidthRecord, EnvironmentTrial
-from diagnose.records.run import Finding
 
 # Trials run one after the other in processes of their own. The same code, measured so on a
 # shared machine, seemed to differ by 0.79 to 1.24.

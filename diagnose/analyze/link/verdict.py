@@ -10,6 +10,7 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from diagnose.analyze.findings import Finding
 from diagnose.analyze.flags import SPREAD_CRITICAL, collect
 from diagnose.analyze.line_fit import Fit
 from diagnose.analyze.link.bandwidth import (
@@ -25,7 +26,6 @@ from diagnose.analyze.link.surroundings import judge_surroundings
 from diagnose.analyze.link.trials import judge_trials
 from diagnose.analyze.units import number, percent, scaled
 from diagnose.records.ranks import BandwidthRecord
-from diagnose.records.run import Finding
 
 # Shares of the expected rate (proposals: published NVLink rings reach 93 to 98 % of the table).
 FINE_SHARE = 0.80

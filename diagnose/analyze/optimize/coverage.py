@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from diagnose.analyze import derive
 from diagnose.analyze.optimize.experiment import Outcome, time_ratio
 from diagnose.analyze.units import milliseconds, number, percent, spread
-from diagnose.records.run import Comparison, Setting
+from diagnose.records.experiments import Comparison
+from diagnose.records.header import Setting
 from diagnose.render.markdown import Align, Footnotes, Markup, prose, table
 
 LIMIT = "max_new_tokens"

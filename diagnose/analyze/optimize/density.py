@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from diagnose.analyze import derive
 from diagnose.analyze.optimize.experiment import Outcome, changes_model
 from diagnose.analyze.units import milliseconds, number, scaled_spread
-from diagnose.records.run import Comparison, Measurement
+from diagnose.records.experiments import Comparison
+from diagnose.records.run import Measurement
 from diagnose.records.stats import Interval
 from diagnose.render.markdown import Align, Footnotes, table
 

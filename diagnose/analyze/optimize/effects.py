@@ -9,7 +9,9 @@ from diagnose.analyze import derive
 from diagnose.analyze.optimize.experiment import Outcome
 from diagnose.analyze.units import milliseconds, percent, percent_interval, spread
 from diagnose.analyze.verdicts import MATTERS, within
-from diagnose.records.run import Comparison, Measurement, Reading
+from diagnose.records.experiments import Comparison
+from diagnose.records.header import Reading
+from diagnose.records.run import Measurement
 from diagnose.records.stats import Interval
 from diagnose.render.markdown import Footnotes, escape, prose, table
 

@@ -21,14 +21,9 @@ from diagnose.analyze.flags import (
 )
 from diagnose.analyze.units import number, percent, scaled, spread
 from diagnose.records import stats
-from diagnose.records.run import (
-    Comparison,
-    EqualityCheck,
-    Machine,
-    Measurement,
-    OptimizeRecord,
-    Reading,
-)
+from diagnose.records.experiments import Comparison, EqualityCheck, OptimizeRecord
+from diagnose.records.header import Machine, Reading
+from diagnose.records.run import Measurement
 from diagnose.records.stats import SMALLEST_MARGIN, Interval
 
 Verdict = Literal[
@@ -99,7 +94,7 @@ class Outcome:
 
 def judge_all(record: OptimizeRecord) -> tuple[Outcome, ...]:
     """Every experiment judged, in the record's order, with Holm over all that were timed."""
-    return judge_family(record.comparisons, record.machine)
+    return judge_family(record.comparisons, record.header.machine)
 
 
 def judge_family(comparisons: Sequence[Comparison], machine: Machine) -> tuple[Outcome, ...]:

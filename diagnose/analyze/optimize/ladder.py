@@ -13,7 +13,9 @@ from diagnose.analyze import derive
 from diagnose.analyze.optimize.effects import find
 from diagnose.analyze.optimize.experiment import Outcome, judge_family
 from diagnose.analyze.units import milliseconds, number, percent, scaled, spread
-from diagnose.records.run import Measurement, OptimizeRecord, Reading
+from diagnose.records.experiments import OptimizeRecord
+from diagnose.records.header import Reading
+from diagnose.records.run import Measurement
 from diagnose.records.stats import Interval
 from diagnose.render.markdown import Align, Footnotes, Markup, escape, prose, table
 
@@ -53,7 +55,7 @@ class Interaction:
 
 def judge_rungs(record: OptimizeRecord) -> tuple[Outcome, ...]:
     """The rungs are a family of their own: none of them tries a change that others also try."""
-    return judge_family(record.rungs, record.machine)
+    return judge_family(record.rungs, record.header.machine)
 
 
 def climb(record: OptimizeRecord, outcomes: Sequence[Outcome]) -> list[Rung]:

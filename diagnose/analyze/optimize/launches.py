@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from diagnose.records.run import LaunchLine, LaunchMap
+from diagnose.records.experiments import LaunchLine, LaunchMap
 
 # A line inside a model runs once per layer or loss term by design; a loop over samples or
 # positions runs more often than that.

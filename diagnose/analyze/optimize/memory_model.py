@@ -7,9 +7,12 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from diagnose.analyze.findings import Finding
 from diagnose.analyze.optimize.experiment import Outcome
 from diagnose.analyze.units import scaled
-from diagnose.records.run import Finding, Measurement, OptimizeRecord, Setting
+from diagnose.records.experiments import OptimizeRecord
+from diagnose.records.header import Setting
+from diagnose.records.run import Measurement
 
 KIND, WHAT = "out_of_memory", "Memory"
 # Batches are advised in multiples of a warp.
@@ -38,7 +41,7 @@ class MemoryModel:
 
 def fit_memory(record: OptimizeRecord, outcomes: Sequence[Outcome]) -> MemoryModel | str:
     """Through the peaks of the smallest and the largest batch; or why there is no line."""
-    if record.machine.device == "cpu":
+    if record.header.machine.device == "cpu":
         return "the resident size of a process keeps what was freed, so it has no memory model"
     points: dict[int, float] = {}
     for each in outcomes:
@@ -91,7 +94,7 @@ def _advice(failed: Outcome, model: MemoryModel | None, limit: float | None) -> 
 
 
 def _limit_bytes(record: OptimizeRecord) -> float | None:
-    machine = record.machine
+    machine = record.header.machine
     return machine.gpus[0].memory_bytes.value if machine.gpus else machine.memory_bytes.value
 
 

@@ -6,7 +6,8 @@ import math
 
 from diagnose.analyze import derive
 from diagnose.analyze.units import milliseconds, percent, percent_interval, scale, scaled
-from diagnose.records.run import Measurement, OptimizeRecord
+from diagnose.records.experiments import OptimizeRecord
+from diagnose.records.run import Measurement
 from diagnose.records.stats import Interval, log_ratio_interval
 from diagnose.render.markdown import prose
 

@@ -16,7 +16,8 @@ from diagnose.analyze.optimize.effects import find
 from diagnose.analyze.optimize.experiment import Outcome, changes_answers, time_ratio
 from diagnose.analyze.optimize.ladder import Interaction, multiply, over
 from diagnose.analyze.units import duration, percent_interval, scale, spread
-from diagnose.records.run import Comparison, Measurement, OptimizeRecord
+from diagnose.records.experiments import Comparison, OptimizeRecord
+from diagnose.records.run import Measurement
 from diagnose.records.stats import Interval
 from diagnose.render.markdown import Align, Footnotes, Markup, prose, table
 

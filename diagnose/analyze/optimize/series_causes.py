@@ -7,13 +7,15 @@ from dataclasses import dataclass
 
 from diagnose.analyze import derive
 from diagnose.analyze.claims.judges import describe
+from diagnose.analyze.findings import Finding
 from diagnose.analyze.optimize.density import flop_rate
 from diagnose.analyze.optimize.effects import find
 from diagnose.analyze.optimize.experiment import Outcome, changes_model
 from diagnose.analyze.optimize.memory_model import advise_on_memory
 from diagnose.analyze.units import number, percent, scaled
 from diagnose.analyze.verdicts import MATTERS, cannot_tell, excluded
-from diagnose.records.run import Comparison, Finding, Measurement, OptimizeRecord
+from diagnose.records.experiments import Comparison, OptimizeRecord
+from diagnose.records.run import Measurement
 
 WORKLOAD = "timeseries"  # the settings that these rules ask for are its own
 EPOCH = "training epoch"

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from diagnose.analyze import derive
+from diagnose.analyze.findings import Finding
 from diagnose.analyze.units import milliseconds, number, percent
-from diagnose.records.run import Finding, Measurement, RunRecord
+from diagnose.records.run import Measurement, RunRecord
 
 # What the step of each headline stage is, and on what it ran.
 _STEPS = {

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from diagnose.analyze import derive
+from diagnose.analyze.findings import Finding
 from diagnose.analyze.units import number, percent, percent_interval, scaled
 from diagnose.analyze.verdicts import cannot_tell, cost_text, excluded
-from diagnose.records.run import Finding, RunRecord
+from diagnose.records.run import RunRecord
 
 # Steps made of large matrix products with little else between them get this far.
 BUSY_ATTAINABLE = 0.60
@@ -103,7 +104,7 @@ def low_compute(record: RunRecord) -> list[Finding]:
 
 def power(record: RunRecord) -> list[Finding]:
     found = derive.headline(record)
-    if found is None or record.machine.device == "cpu":
+    if found is None or record.header.machine.device == "cpu":
         return []
     key, measurement = found
     share, busy = derive.power_share(measurement), derive.utilization(measurement)

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from diagnose.analyze.findings import Finding
 from diagnose.analyze.flags import collect, measurements
 from diagnose.analyze.units import pcie_link
-from diagnose.records.run import Finding, GpuUse, Reading, RunRecord
+from diagnose.records.header import Reading
+from diagnose.records.run import GpuUse, RunRecord
 
 
 def link_below_maximum(record: RunRecord) -> list[Finding]:
     """The best link that any stage saw: an idle one drops to a lower generation by itself."""
     evidence = []
-    for index, gpu in enumerate(record.machine.gpus):
+    for index, gpu in enumerate(record.header.machine.gpus):
         generation = _highest(record, index, lambda use: use.pcie_generation)
         width = _highest(record, index, lambda use: use.pcie_width)
         if _below(generation, gpu.pcie_generation_max) or _below(width, gpu.pcie_width_max):
@@ -31,7 +33,7 @@ def link_below_maximum(record: RunRecord) -> list[Finding]:
 def doubtful_identity(record: RunRecord) -> list[Finding]:
     evidence = [
         f"GPU {index}: {gpu.nvml_index.reason}"
-        for index, gpu in enumerate(record.machine.gpus)
+        for index, gpu in enumerate(record.header.machine.gpus)
         if gpu.nvml_index.value is not None and gpu.nvml_index.reason
     ]
     sentence = "Power and clocks may belong to another GPU."

@@ -6,9 +6,10 @@ import itertools
 from collections.abc import Sequence
 
 from diagnose.analyze import derive
+from diagnose.analyze.findings import Finding
 from diagnose.analyze.units import milliseconds, number, percent
 from diagnose.analyze.verdicts import MATTERS, cannot_tell, cost_text, excluded, judge_cost, within
-from diagnose.records.run import Finding, Measurement, RunRecord
+from diagnose.records.run import Measurement, RunRecord
 from diagnose.records.stats import CONFIDENCE, Interval, fewest_for_family
 
 # At a third of padding, sorting by length buys more than most kernel work.
@@ -47,7 +48,7 @@ def _loading_bound(record: RunRecord) -> float | None:
     takes alone. Workers share processors and memory with the step, so for them it is no bound.
     """
     used = derive.result(record, "real_data")
-    if used is None or used.settings.get("workers") != 0 or record.machine.device != "cpu":
+    if used is None or used.settings.get("workers") != 0 or record.header.machine.device != "cpu":
         return None
     names = ("workers", "storage")
     for alone in derive.results(record, "loader"):

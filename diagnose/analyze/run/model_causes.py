@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from diagnose.analyze import derive
+from diagnose.analyze.findings import Finding
 from diagnose.analyze.units import percent
 from diagnose.analyze.verdicts import cannot_tell, cost_text, excluded, judge_cost
-from diagnose.records.run import Finding, RunRecord
+from diagnose.records.run import RunRecord
 
 # The backward pass costs twice the forward one, so 2/3 of a step is normal; above 4/5 the
 # loss, the optimiser or a recomputation adds to it.

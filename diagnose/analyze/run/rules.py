@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from diagnose.analyze import flags
+from diagnose.analyze.findings import Finding
 from diagnose.analyze.run import device_causes, gpu_flags, input_causes, model_causes
 from diagnose.analyze.run.answer import answer
-from diagnose.records.run import Finding, RunRecord
+from diagnose.records.run import RunRecord
 
 __all__ = ["RULES", "answer", "judge"]
 

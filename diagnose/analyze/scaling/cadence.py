@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from diagnose.analyze.scaling import ledger as scaling
 from diagnose.analyze.units import number, percent
+from diagnose.records.header import Reading
 from diagnose.records.ranks import ScalingRecord
-from diagnose.records.run import Reading
 from diagnose.render.markdown import Footnotes, table
 
 # Evaluate every so many steps, save every so many. The field report's default was 500 for both;

@@ -33,7 +33,7 @@ def scale_table(record: ScalingRecord, ranks: Sequence[int], link: str) -> str:
     ledger = build_ledger(record)
     if ledger is None:
         raise SimulationRefused(
-            f"the record '{record.label}' has no ledger to extend: {find_obstacle(record)}; "
+            f"the record '{record.header.label}' has no ledger to extend: {find_obstacle(record)}; "
             "run `torchrun --nproc-per-node=2 diagnose/ddp_scaling.py` again"
         )
     job, own = read_job(record, ledger), read_link(record)
@@ -47,7 +47,7 @@ def scale_table(record: ScalingRecord, ranks: Sequence[int], link: str) -> str:
 def read_job(record: ScalingRecord, ledger: Ledger) -> Job:
     if not record.backward_seconds or not record.bucket_bytes:
         raise SimulationRefused(
-            f"the record '{record.label}' has no backward pass or no buckets; measure again"
+            f"the record '{record.header.label}' has no backward pass or no buckets; measure again"
         )
     beside = ledger.total.cost.seconds.center - ledger.communication.cost.seconds.center
     return Job(
@@ -64,7 +64,7 @@ def read_link(record: ScalingRecord) -> Interconnect:
     points = curve_points(record.curve)
     if not points:
         raise SimulationRefused(
-            f"the record '{record.label}' has no measured all-reduce; measure again"
+            f"the record '{record.header.label}' has no measured all-reduce; measure again"
         )
     alpha_seconds, bytes_per_second = fit_buckets(points)
     return measured_link(alpha_seconds, bytes_per_second, len(record.ranks))
@@ -118,8 +118,8 @@ def render_scale(
     ]
     error = check.step_seconds / measured.center - 1
     lines = [
-        f"{clean(record.workload.name)} of {clean(record.label)} on {link.title}: a simulation, "
-        "no measurement.",
+        f"{clean(record.workload.name)} of {clean(record.header.label)} on {link.title}: a "
+        "simulation, no measurement.",
         "",
         table(_HEADERS, rows, _ALIGN),
         "",

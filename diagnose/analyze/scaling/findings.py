@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from diagnose.analyze.findings import Finding
 from diagnose.analyze.scaling import ledger as scaling
 from diagnose.analyze.scaling.ledger import Ledger, find_straggler, rank_times
 from diagnose.analyze.units import milliseconds, percent, percent_interval
 from diagnose.analyze.verdicts import MATTERS, cannot_tell, cost_text, excluded, judge_cost, within
 from diagnose.records.ranks import ScalingRecord
-from diagnose.records.run import Finding
 from diagnose.records.stats import Interval
 
 # Below and above which the field report's script warned.

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from diagnose.analyze.derive import Difference
 from diagnose.analyze.verdicts import MATTERS
 from diagnose.records import stats
+from diagnose.records.header import Reading
 from diagnose.records.ranks import SERIES_NAMES, Rank, ScalingRecord, SizeResult
-from diagnose.records.run import Reading
 from diagnose.records.stats import Interval, hodges_lehmann
 
 COMPUTE, INPUT, WAITING = "compute contention", "input contention", "waiting for the slowest rank"

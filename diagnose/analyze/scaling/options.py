@@ -8,8 +8,10 @@ from dataclasses import replace
 from diagnose.analyze import derive
 from diagnose.analyze.optimize.experiment import Outcome, judge_all, memory_change, worst_check
 from diagnose.analyze.units import milliseconds, scaled, spread
+from diagnose.records.experiments import OptimizeRecord
+from diagnose.records.header import Setting
 from diagnose.records.ranks import ScalingRecord
-from diagnose.records.run import Measurement, OptimizeRecord, Setting
+from diagnose.records.run import Measurement
 from diagnose.render.markdown import Align, Footnotes, Markup, table
 from diagnose.render.retell import retell
 
@@ -33,7 +35,7 @@ def as_experiments(record: ScalingRecord) -> OptimizeRecord:
     """The options as a record of experiments, so that one engine judges both."""
     keys = tuple(dict.fromkeys(each.key for each in record.comparisons))
     experiments = retell(
-        record, OptimizeRecord, seed=record.seed, workload=record.workload, planned=keys
+        record, OptimizeRecord, seed=record.header.seed, workload=record.workload, planned=keys
     )
     return replace(experiments, comparisons=record.comparisons)
 

@@ -20,7 +20,7 @@ from diagnose.measure.ranks.job.rendezvous import Place, open_rooms, open_store
 from diagnose.measure.supervisor import CouldNotOpen
 from diagnose.records.batch_size import Probe
 from diagnose.records.codec import from_dict, to_dict
-from diagnose.records.run import Reading
+from diagnose.records.header import Reading
 
 if TYPE_CHECKING:
     from torch.distributed.distributed_c10d import Store

@@ -33,7 +33,8 @@ from diagnose.measure.runner import STAGE_SECONDS, common_facts
 from diagnose.measure.supervisor import Broken, CouldNotOpen, Job, Supervisor
 from diagnose.records.batch_size import BatchSizeRecord, Configuration, Probe, largest_fitting
 from diagnose.records.codec import from_dict, to_dict
-from diagnose.records.run import Reading, StageResult
+from diagnose.records.header import Reading
+from diagnose.records.run import StageResult
 
 # After so long a probe is taken for hung.
 PROBE_SECONDS: Mapping[str, float] = {"smoke": 60, "quick": 60, "full": 600}
@@ -152,7 +153,7 @@ class Finder:
         asked = self._wanted.sweep
         empty = Configuration(key, settings, "failed", "nothing was tried", estimates, asked=asked)
         if self._wanted.adjust:
-            made = self._search(empty, max_crops, self._limit(PATIENCE[record.effort]))
+            made = self._search(empty, max_crops, self._limit(PATIENCE[record.header.effort]))
         else:
             batch = base or int(record.workload.settings["batch_size"] or 1)
             made = replace(empty, probes=(self._probe(batch, max_crops, ()),))
@@ -160,8 +161,8 @@ class Finder:
         if largest_fitting(made.probes) == 0:
             reason = explain_refusal(made.probes[0], ADVICE[self._job.model is not None])
             return replace(made, reason=reason, seconds=time.monotonic() - began)
-        sweep = self._time(made, max_crops, record.effort)
-        loader = self._time_loader(max_crops, record.effort)
+        sweep = self._time(made, max_crops, record.header.effort)
+        loader = self._time_loader(max_crops, record.header.effort)
         return replace(
             made,
             status="done",

@@ -13,7 +13,7 @@ from torch import Tensor
 from diagnose.measure.machine.device import Device
 from diagnose.measure.stages.plan import Context
 from diagnose.measure.stages.steps import full_precision
-from diagnose.records.run import Setting
+from diagnose.records.header import Setting
 from diagnose.workload import Encoded, Generation, Generator, Question
 
 # Enough to meet every picture format, and soon encoded.

@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 
 from diagnose.measure.machine.device import Device
-from diagnose.records.run import Reading
+from diagnose.records.header import Reading
 
 # On the CPU a batch that takes more than this of what was free fails like on an accelerator.
 # Above the share that counts as fitting, so that the measured peak decides, and below all of

@@ -39,7 +39,8 @@ from diagnose.measure.stages.real_data import feeding_config
 from diagnose.measure.stages.steps import TrainingStep, full_precision, to_device
 from diagnose.measure.words import one_sentence
 from diagnose.records.batch_size import Probe
-from diagnose.records.run import Reading, StageResult
+from diagnose.records.header import Reading
+from diagnose.records.run import StageResult
 from diagnose.workload import Batch, Decoding, Generation
 
 TIMED_STEPS = 3

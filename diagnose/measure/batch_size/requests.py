@@ -18,7 +18,7 @@ from diagnose.measure.clock import Progress
 from diagnose.measure.stages.plan import Context
 from diagnose.measure.stages.real_data import usual_precision
 from diagnose.records.codec import from_dict, to_dict
-from diagnose.records.run import Reading
+from diagnose.records.header import Reading
 
 Request: TypeAlias = Mapping[str, Any]
 

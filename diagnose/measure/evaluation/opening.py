@@ -21,7 +21,7 @@ from diagnose.measure.machine.out_of_memory import is_out_of_memory, read_asked_
 from diagnose.measure.words import one_sentence
 from diagnose.records.evaluation import Fallback
 from diagnose.records.evaluation_options import Wanted
-from diagnose.records.run import Setting
+from diagnose.records.header import Setting
 from diagnose.workload import Decoding, Generator, Question, WorkloadError
 
 # Of the questions that the project brings: enough for a figure, few enough to wait for.

@@ -44,7 +44,7 @@ from diagnose.records.evaluation_options import (
     predictions_folder,
 )
 from diagnose.records.files import write_file
-from diagnose.records.run import Setting
+from diagnose.records.header import Setting
 from diagnose.workload import Question, WorkloadError
 
 # How often a finished rank looks whether the others are.

@@ -13,7 +13,7 @@ from diagnose.measure.gpu.energy import find_period
 from diagnose.measure.gpu.nvml import Failure, Found, Identity, Session
 from diagnose.measure.gpu.poll import FAST_SECONDS, Clock, GpuPoll
 from diagnose.measure.gpu.use import mean_utilization, measure_idle_watts
-from diagnose.records.run import Fact, Gpu, Link, Reading
+from diagnose.records.header import Fact, Gpu, Link, Reading
 
 _SWITCH = {0: "off", 1: "on"}
 _COMPUTE_MODES = {0: "default", 1: "exclusive thread", 2: "prohibited", 3: "exclusive process"}

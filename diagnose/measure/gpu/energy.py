@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from diagnose.records.run import Reading
+from diagnose.records.header import Reading
 
 Window = tuple[float, float]
 

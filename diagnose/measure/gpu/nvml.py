@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
-from diagnose.records.run import Fact, Reading
+from diagnose.records.header import Fact, Reading
 
 T = TypeVar("T")
 Case = Literal["unsupported", "no permission", "lost", "unavailable"]

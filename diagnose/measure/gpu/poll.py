@@ -12,7 +12,7 @@ from diagnose.measure.gpu import nvml
 from diagnose.measure.gpu.energy import MIN_CHANGES, Series, find_period
 from diagnose.measure.gpu.nvml import Failure, Found, Identity, Session
 from diagnose.measure.gpu.use import CLOCK_LIMITS, INSTANT, GpuTrace, PowerKind
-from diagnose.records.run import Reading
+from diagnose.records.header import Reading
 
 Clock = Callable[[], float]
 Answers = dict[tuple[int, int], float | Failure]

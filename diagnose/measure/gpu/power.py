@@ -14,7 +14,8 @@ from diagnose.measure.gpu.nvml import Failure, Identity
 from diagnose.measure.gpu.sampler import Sampler
 from diagnose.measure.machine.describe import with_gpus
 from diagnose.records.codec import from_dict
-from diagnose.records.run import Machine, Measurement, Reading, Source, StageResult
+from diagnose.records.header import Machine, Reading, Source
+from diagnose.records.run import Measurement, StageResult
 
 # NVML averages utilisation and power over up to a second; two seconds hold one whole average.
 IDLE_SECONDS = 2.0

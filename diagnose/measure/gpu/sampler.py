@@ -17,7 +17,8 @@ from diagnose.measure.gpu.energy import Series, Window, thin_out
 from diagnose.measure.gpu.nvml import Failure, Identity, Session
 from diagnose.measure.gpu.poll import FAST_SECONDS, Clock, GpuPoll
 from diagnose.measure.gpu.use import GpuTrace, measure_watts, summarize
-from diagnose.records.run import GpuUse, PowerTrace, Reading
+from diagnose.records.header import Reading
+from diagnose.records.run import GpuUse, PowerTrace
 
 # Faster polling for long made drivers answer 0 W or "not supported", and costs power itself.
 POLL_SECONDS = 0.05

@@ -19,7 +19,8 @@ from diagnose.measure.gpu.energy import (
     total_seconds,
     values_within,
 )
-from diagnose.records.run import GpuUse, Reading
+from diagnose.records.header import Reading
+from diagnose.records.run import GpuUse
 
 # Counter and power samples come from one sensor; further apart than this, one of them is wrong.
 MAX_DISAGREEMENT = 0.05

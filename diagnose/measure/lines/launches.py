@@ -31,7 +31,8 @@ from diagnose.measure.lines.source import (
     read_code,
 )
 from diagnose.measure.machine.device import Device
-from diagnose.records.run import LaunchLine, LaunchMap, Reading, Setting
+from diagnose.records.experiments import LaunchLine, LaunchMap
+from diagnose.records.header import Reading, Setting
 
 # Enough to recognise what a line does; a library call behind one line may use dozens.
 MOST_OPERATORS = 5

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from diagnose.measure.gpu.nvml import Identity
-from diagnose.records.run import Fact
+from diagnose.records.header import Fact
 
 
 def read_identities(module: Any) -> tuple[Identity, ...]:

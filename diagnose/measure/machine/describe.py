@@ -21,7 +21,7 @@ from diagnose.measure.gpu import describe as gpus
 from diagnose.measure.gpu import nvml
 from diagnose.measure.gpu.nvml import Failure, Identity, Session
 from diagnose.measure.machine.environment import choose_environment
-from diagnose.records.run import Fact, Gpu, Link, Machine, Reading
+from diagnose.records.header import Fact, Gpu, Link, Machine, Reading
 
 PROJECT = Path(__file__).resolve().parents[3]
 ROOT = Path("/")

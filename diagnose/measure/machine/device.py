@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 import torch
 
-from diagnose.records.run import Reading
+from diagnose.records.header import Reading
 
 
 class DeviceError(Exception):

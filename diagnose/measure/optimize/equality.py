@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import torch
 
-from diagnose.records.run import Equality, EqualityCheck
+from diagnose.records.experiments import Equality, EqualityCheck
 
 
 def compare_outcomes(

@@ -25,15 +25,9 @@ from diagnose.measure.optimize.equality import compare_outcomes
 from diagnose.measure.stage import ENERGY_PERIODS_PER_SLOT
 from diagnose.measure.stages.plan import Context
 from diagnose.measure.stages.steps import TrainingStep
-from diagnose.records.run import (
-    Comparison,
-    Equality,
-    LaunchMap,
-    Measurement,
-    Reading,
-    Setting,
-    Timing,
-)
+from diagnose.records.experiments import Comparison, Equality, LaunchMap
+from diagnose.records.header import Reading, Setting
+from diagnose.records.run import Measurement, Timing
 from diagnose.records.stats import (
     FEWEST_FOR_INTERVAL,
     FEWEST_FOR_ROBUST_INTERVAL,

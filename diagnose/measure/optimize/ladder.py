@@ -8,7 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from diagnose.records.run import Comparison, Equality, Measurement, Setting
+from diagnose.records.experiments import Comparison, Equality
+from diagnose.records.header import Setting
+from diagnose.records.run import Measurement
 from diagnose.records.stats import Interval, log_ratio_interval
 
 ALONE = "proven for each change alone"

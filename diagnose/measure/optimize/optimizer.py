@@ -11,7 +11,8 @@ from diagnose.measure.optimize import ladder
 from diagnose.measure.runner import common_facts
 from diagnose.measure.supervisor import Broken, Job, Refused, Supervisor
 from diagnose.records.codec import from_dict
-from diagnose.records.run import Comparison, LaunchMap, OptimizeRecord, StageResult
+from diagnose.records.experiments import Comparison, LaunchMap, OptimizeRecord
+from diagnose.records.run import StageResult
 
 # Of dgca, in the order of the field report, then what it left for later, then all together.
 # Listed here without torch, for the command line; a test holds it against the catalogue.
@@ -94,7 +95,7 @@ class Optimizer:
         self, record: OptimizeRecord, save: Callable[[OptimizeRecord], None]
     ) -> OptimizeRecord:
         """Map the launches, then try everything that is planned; save after each."""
-        limit = self._seconds or EXPERIMENT_SECONDS[record.effort]
+        limit = self._seconds or EXPERIMENT_SECONDS[record.header.effort]
         for form in self._forms:
             self._watcher.experiment_begins(f"launch map, {form}", 0, len(record.planned))
             answer = self._supervisor.ask({"launches": form}, limit, lambda seen: None)

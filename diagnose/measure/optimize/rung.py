@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from diagnose.measure.optimize.experiment import Bench, time_scope
-from diagnose.records.run import Comparison
+from diagnose.records.experiments import Comparison
 from diagnose.workload import Fact, Ladder, Side
 
 

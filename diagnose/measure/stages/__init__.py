@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from diagnose.records.run import Setting
+from diagnose.records.header import Setting
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset, Sampler, default_collate
 
 from diagnose.measure.stages.plan import Context, SkipStage
-from diagnose.records.run import Setting
+from diagnose.records.header import Setting
 from diagnose.workload import Batch
 
 PREFETCH_FACTOR = 2

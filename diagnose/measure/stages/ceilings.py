@@ -11,7 +11,7 @@ from diagnose.measure.machine.device import Device
 from diagnose.measure.stages.plan import NO_ARITHMETIC, Context, Plan, Variant
 from diagnose.measure.stages.precision import PROBE_SIDE, matmul_seconds, operands
 from diagnose.measure.words import one_sentence
-from diagnose.records.run import Reading
+from diagnose.records.header import Reading
 
 # Sides whose three matrices outgrow the caches that would flatter a smaller product.
 MATMUL_SIDE_CPU = 1024

@@ -12,7 +12,7 @@ import torch
 from diagnose.measure.clock import Effort
 from diagnose.measure.machine.device import Device
 from diagnose.measure.stages import Hints
-from diagnose.records.run import Reading, Setting
+from diagnose.records.header import Reading, Setting
 from diagnose.workload import Network, Size, Workload
 
 

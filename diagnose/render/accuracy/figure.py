@@ -7,7 +7,8 @@ import functools
 from matplotlib.figure import Figure
 
 from diagnose.analyze import derive
-from diagnose.analyze.accuracy import MOST_GAIN_ERROR, AccuracyRecord
+from diagnose.analyze.accuracy import MOST_GAIN_ERROR
+from diagnose.records.accuracy import AccuracyRecord
 from diagnose.render.accuracy.report import FIGURE_NAME, compared
 from diagnose.render.figures import BLUE, GREEN, ORANGE, save_figure
 from diagnose.render.markdown import clean

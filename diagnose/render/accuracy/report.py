@@ -5,18 +5,11 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 
-from diagnose.analyze.accuracy import (
-    LINES_OFF,
-    NO_ANSWER,
-    AccuracyRecord,
-    Goal,
-    Judged,
-    confusion,
-    goals,
-    judge,
-)
+from diagnose.analyze.accuracy import LINES_OFF, NO_ANSWER, Goal, Judged, confusion, goals, judge
 from diagnose.analyze.units import milliseconds, number, percent
-from diagnose.records.run import RunRecord, WorkloadFacts
+from diagnose.records.accuracy import AccuracyRecord
+from diagnose.records.header import WorkloadFacts
+from diagnose.records.run import RunRecord
 from diagnose.render import machine_tables
 from diagnose.render.markdown import Align, Footnotes, Markup, escape, prose, table
 from diagnose.render.retell import retell
@@ -51,7 +44,7 @@ def render_accuracy(record: AccuracyRecord) -> str:
     cases = judge(record)
     run = _as_run(record)
     blocks = [
-        f"# {escape(record.label)}: how often a diagnosis is right",
+        f"# {escape(record.header.label)}: how often a diagnosis is right",
         *machine_tables.no_result(run),
         f"**{prose(answer(record))}**",
         _goals_table(goals(cases)),
@@ -236,9 +229,12 @@ def _method(record: AccuracyRecord) -> list[str]:
         ["tool", record.tool],
         ["scripts", f"{len(record.cases)} of {len(record.planned)}"],
         ["blocks of each twin", str(max(blocks)) if blocks else "none"],
-        ["method, schema, version", f"{record.method}, {record.schema}, {record.tool_version}"],
-        ["measured", record.created],
-        ["source", record.source],
+        [
+            "method, schema, version",
+            record.header.versions,
+        ],
+        ["measured", record.header.created],
+        ["source", record.header.source],
     ]
     align: tuple[Align, ...] = ("left", "left")
     return [table(["run", ""], rows, align), _METHOD]

@@ -33,8 +33,8 @@ def render_batch_size(record: BatchSizeRecord) -> str:
     answers = [judge(each) for each in record.configurations]
     run = as_run(record)
     blocks = [
-        f"# {escape(record.label)}: the batch size of {escape(record.workload.name)} on "
-        f"{escape(record.machine.device_name)}",
+        f"# {escape(record.header.label)}: the batch size of {escape(record.workload.name)} on "
+        f"{escape(record.header.machine.device_name)}",
         *machine_tables.no_result(run),
         f"**{prose(answer(record))}**",
         *(tables.answers_table(answers) if answers else []),
@@ -72,7 +72,7 @@ def as_run(record: BatchSizeRecord) -> RunRecord:
     """The sweeps as stages, so that machine and warnings are told as for any other run."""
     stages = tuple(each.sweep for each in record.configurations if each.sweep is not None)
     run = retell(
-        record, RunRecord, seed=record.seed, workload=record.workload, planned=record.planned
+        record, RunRecord, seed=record.header.seed, workload=record.workload, planned=record.planned
     )
     return replace(run, stages=stages)
 
@@ -170,11 +170,14 @@ def _method(record: BatchSizeRecord) -> list[str]:
         ["settings", ", ".join(f"{name} {value}" for name, value in job.settings.items())],
         ["step", record.task],
         ["ranks", str(record.ranks)],
-        ["effort", record.effort],
-        ["seed", str(record.seed)],
-        ["method, schema, tool", f"{record.method}, {record.schema}, {record.tool_version}"],
-        ["measured", record.created],
-        ["source", record.source],
+        ["effort", record.header.effort],
+        ["seed", str(record.header.seed)],
+        [
+            "method, schema, tool",
+            record.header.versions,
+        ],
+        ["measured", record.header.created],
+        ["source", record.header.source],
         ["planned", ", ".join(record.planned)],
     ]
     align: tuple[Align, ...] = ("left", "left")

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from diagnose.analyze import flags
+from diagnose.analyze.findings import Finding
 from diagnose.analyze.link.bandwidth import CORRUPT, SizeSpeed, measure_sizes
 from diagnose.analyze.link.expected import expect
 from diagnose.analyze.link.verdict import gradient_cost, judge, measure_rate
 from diagnose.analyze.units import number, percent, scaled
+from diagnose.records.header import WorkloadFacts
 from diagnose.records.ranks import BandwidthRecord
-from diagnose.records.run import Finding, RunRecord, WorkloadFacts
+from diagnose.records.run import RunRecord
 from diagnose.render import machine_tables
 from diagnose.render.link import tables as bandwidth_tables
 from diagnose.render.markdown import Align, clean, escape, prose, table
@@ -41,7 +43,7 @@ def render_bandwidth(record: BandwidthRecord) -> str:
     """The whole file."""
     sizes, findings, run = measure_sizes(record), judge(record), _as_run(record)
     blocks = [
-        f"# {escape(record.label)}: all-reduce of {escape(_who(record))}",
+        f"# {escape(record.header.label)}: all-reduce of {escape(_who(record))}",
         *machine_tables.no_result(run),
         f"**{prose(answer(record))}**",
         "## Findings",
@@ -184,10 +186,13 @@ def _method(record: BandwidthRecord) -> list[str]:
         ["ranks, hosts", f"{len(record.ranks)}, {record.nodes}"],
         ["sizes", f"{len(record.sizes)}, of them timed {done}"],
         ["empty pass through the timing loop", f"{number(1e6 * record.overhead_seconds, 3)} µs"],
-        ["effort", record.effort],
-        ["method, schema, tool", f"{record.method}, {record.schema}, {record.tool_version}"],
-        ["measured", record.created],
-        ["source", record.source],
+        ["effort", record.header.effort],
+        [
+            "method, schema, tool",
+            record.header.versions,
+        ],
+        ["measured", record.header.created],
+        ["source", record.header.source],
     ]
     return [table(["run", ""], rows, _TEXT), _METHOD]
 

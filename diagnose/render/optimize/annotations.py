@@ -13,7 +13,7 @@ from diagnose.analyze.optimize.launches import (
     whole,
 )
 from diagnose.analyze.units import percent, scaled
-from diagnose.records.run import LaunchLine, LaunchMap
+from diagnose.records.experiments import LaunchLine, LaunchMap
 from diagnose.render.markdown import clean
 
 # Below a tenth of the step's launches or bytes, even removing the line changes little.

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from diagnose.analyze import derive
 from diagnose.analyze.optimize.experiment import Outcome, energy_ratio, memory_change, worst_check
 from diagnose.analyze.units import milliseconds, number, percent, scaled, spread
-from diagnose.records.run import Comparison, Reading, Setting
+from diagnose.records.experiments import Comparison
+from diagnose.records.header import Reading, Setting
 from diagnose.render.markdown import Align, Footnotes, Markup, escape, prose, table
 
 # The forward pass alone and the whole step are different questions, so they never share a table.

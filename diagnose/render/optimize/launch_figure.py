@@ -6,7 +6,7 @@ from matplotlib.figure import Figure
 
 from diagnose.analyze.optimize.launches import launches, place, share, whole
 from diagnose.analyze.units import percent
-from diagnose.records.run import LaunchMap
+from diagnose.records.experiments import LaunchMap
 from diagnose.render.figures import BLUE, ORANGE
 from diagnose.render.markdown import clean
 

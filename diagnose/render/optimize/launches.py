@@ -14,7 +14,7 @@ from diagnose.analyze.optimize.launches import (
     whole,
 )
 from diagnose.analyze.units import number, percent, scaled
-from diagnose.records.run import LaunchLine, LaunchMap
+from diagnose.records.experiments import LaunchLine, LaunchMap
 from diagnose.render.markdown import Align, Footnotes, prose, table
 
 # The lines after these launch a few operators each: a list of them is the program again.

@@ -7,12 +7,14 @@ from dataclasses import replace
 
 from diagnose.analyze import flags
 from diagnose.analyze.claims import ledger as claims
+from diagnose.analyze.findings import Finding
 from diagnose.analyze.optimize import coverage, curves, density, ladder, plans, series_causes
 from diagnose.analyze.optimize import effects as experiment_effects
 from diagnose.analyze.optimize.experiment import Outcome, judge_all
 from diagnose.analyze.optimize.pace import pace_lines
 from diagnose.analyze.units import spread
-from diagnose.records.run import Finding, OptimizeRecord, RunRecord, StageResult
+from diagnose.records.experiments import OptimizeRecord
+from diagnose.records.run import RunRecord, StageResult
 from diagnose.render import machine_tables
 from diagnose.render.markdown import Align, escape, prose, table
 from diagnose.render.optimize import experiments as experiment_tables
@@ -36,8 +38,8 @@ _METHOD = (
 def render_optimize(record: OptimizeRecord) -> str:
     outcomes = judge_all(record)
     blocks = [
-        f"# {escape(record.label)}: what speeds up {escape(record.workload.name)} on "
-        f"{escape(record.machine.device_name)}",
+        f"# {escape(record.header.label)}: what speeds up {escape(record.workload.name)} on "
+        f"{escape(record.header.machine.device_name)}",
         *machine_tables.no_result(record),
         f"**{prose(answer(record, outcomes))}**",
     ]
@@ -116,7 +118,7 @@ def as_run(record: OptimizeRecord) -> RunRecord:
             key = f"{place}{each.key}{published}, {each.scope}"
             stages.append(StageResult(key, each.title, "done", measurements=sides))
     run = retell(
-        record, RunRecord, seed=record.seed, workload=record.workload, planned=record.planned
+        record, RunRecord, seed=record.header.seed, workload=record.workload, planned=record.planned
     )
     return replace(run, stages=tuple(stages))
 
@@ -227,18 +229,21 @@ def _method(record: OptimizeRecord, outcomes: Sequence[Outcome]) -> list[str]:
     rows = [
         ["workload", f"{job.name}, size {job.size}, {job.parameters} parameters"],
         ["settings", ", ".join(f"{name} {value}" for name, value in job.settings.items())],
-        ["effort", record.effort],
+        ["effort", record.header.effort],
         ["experiments", f"{len(outcomes)}, of them timed {len(timed)}"],
         ["blocks per experiment", count],
-        ["seed", str(record.seed)],
-        ["method, schema, tool", f"{record.method}, {record.schema}, {record.tool_version}"],
-        ["measured", record.created],
-        ["source", record.source],
+        ["seed", str(record.header.seed)],
+        [
+            "method, schema, tool",
+            record.header.versions,
+        ],
+        ["measured", record.header.created],
+        ["source", record.header.source],
         ["planned", ", ".join(record.planned)],
     ]
     align: tuple[Align, ...] = ("left", "left")
     is_pass = any(each.comparison.scope == plans.PASS for each in outcomes)
-    is_short = record.effort == "quick" and (is_pass or _has_ladder(record))
+    is_short = record.header.effort == "quick" and (is_pass or _has_ladder(record))
     most = MOST_BLOCKS_OF_QUICK_LADDER if is_short else MOST_BLOCKS
     return [table(["run", ""], rows, align), _METHOD.format(blocks=most)]
 

@@ -14,7 +14,8 @@ import pandas as pd
 
 from diagnose.analyze import derive
 from diagnose.analyze.flags import too_noisy
-from diagnose.records.run import Measurement, Reading, RunRecord
+from diagnose.records.header import Reading
+from diagnose.records.run import Measurement, RunRecord
 from diagnose.records.stats import Interval
 
 # What each measurement of a stage has that the next one has not: the result against its

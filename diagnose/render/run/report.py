@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from diagnose.analyze import derive
+from diagnose.analyze.findings import Finding
 from diagnose.analyze.run.rules import answer, judge
-from diagnose.records.run import Finding, RunRecord
+from diagnose.records.run import RunRecord
 from diagnose.render import gpu_tables, machine_tables
 from diagnose.render.markdown import escape, prose
 from diagnose.render.run import tables
@@ -45,8 +46,8 @@ _GLOSSARY = (
 def render(record: RunRecord) -> str:
     findings = judge(record)
     blocks = [
-        f"# {escape(record.label)}: {escape(record.workload.name)} on "
-        f"{escape(record.machine.device_name)}",
+        f"# {escape(record.header.label)}: {escape(record.workload.name)} on "
+        f"{escape(record.header.machine.device_name)}",
         *machine_tables.no_result(record),
         f"**{prose(answer(record, findings))}**",
         "## Stages",

@@ -204,7 +204,7 @@ def percentiles(record: RunRecord) -> list[str]:
         if measured is None:
             continue
         steps = measured.timing.step_seconds
-        if record.machine.wsl2 and measured.timing.step_clock == "device events":
+        if record.header.machine.wsl2 and measured.timing.step_clock == "device events":
             clock = "device events (unreliable under WSL2)"
         else:
             clock = measured.timing.step_clock

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from diagnose.analyze.claims import ledger as claims
 from diagnose.analyze.claims.ddp import judge_ddp_claims
+from diagnose.analyze.findings import Finding
 from diagnose.analyze.optimize.experiment import Outcome
 from diagnose.analyze.scaling.cadence import cadence_table
 from diagnose.analyze.scaling.findings import is_slower_than_one, judge_scaling, many_times
@@ -13,8 +14,8 @@ from diagnose.analyze.scaling.ledger import Ledger, build_ledger, find_obstacle,
 from diagnose.analyze.scaling.options import as_experiments, judge_options, option_table
 from diagnose.analyze.scaling.recommend import Recommendation, recommend
 from diagnose.analyze.units import milliseconds, percent, percent_interval, scaled
+from diagnose.records.header import Reading
 from diagnose.records.ranks import ScalingRecord
-from diagnose.records.run import Finding, Reading
 from diagnose.render import machine_tables
 from diagnose.render.markdown import Align, Footnotes, Markup, escape, prose, table
 from diagnose.render.optimize import experiments as experiment_tables
@@ -38,8 +39,8 @@ def render_scaling(record: ScalingRecord) -> str:
     outcomes = judge_options(record)
     run = as_run(as_experiments(record))
     blocks = [
-        f"# {escape(record.label)}: how {escape(record.workload.name)} scales over "
-        f"{len(record.ranks)} ranks on {escape(record.machine.device_name)}",
+        f"# {escape(record.header.label)}: how {escape(record.workload.name)} scales over "
+        f"{len(record.ranks)} ranks on {escape(record.header.machine.device_name)}",
         *machine_tables.no_result(run),
         f"**{prose(answer(record))}**",
         "## Where scaling is lost",
@@ -221,11 +222,14 @@ def _method(record: ScalingRecord) -> list[str]:
         ["buckets, first exchanged first", buckets or "not recorded"],
         ["blocks of the ledger", str(min(blocks, default=0))],
         ["run settings", ", ".join(f"{key} {value}" for key, value in record.settings.items())],
-        ["effort", record.effort],
-        ["seed", str(record.seed)],
-        ["method, schema, tool", f"{record.method}, {record.schema}, {record.tool_version}"],
-        ["measured", record.created],
-        ["source", record.source],
+        ["effort", record.header.effort],
+        ["seed", str(record.header.seed)],
+        [
+            "method, schema, tool",
+            record.header.versions,
+        ],
+        ["measured", record.header.created],
+        ["source", record.header.source],
     ]
     align: tuple[Align, ...] = ("left", "left")
     return [table(["run", ""], rows, align), _METHOD]

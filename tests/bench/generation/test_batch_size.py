@@ -21,7 +21,8 @@ from diagnose.measure.clock import EFFORTS, Effort
 from diagnose.measure.jobs import load
 from diagnose.measure.machine.device import open_device
 from diagnose.measure.stages.plan import Context, Plan
-from diagnose.records.run import Reading, StageResult
+from diagnose.records.header import Reading
+from diagnose.records.run import StageResult
 from diagnose.workload import Decoding, WorkloadError
 from tests.support.cli import Outcome, diagnose
 from tests.support.model_directories import write_text_model, write_vision_model

@@ -15,7 +15,8 @@ from diagnose.measure.gpu.use import (
     measure_watts,
     summarize,
 )
-from diagnose.records.run import GpuUse, Reading
+from diagnose.records.header import Reading
+from diagnose.records.run import GpuUse
 
 IDLE = Reading(40.0)
 SLOTS = ((2.0, 4.0), (5.0, 6.0))

@@ -8,23 +8,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Literal
 
-from diagnose.records.run import (
-    METHOD,
-    SCHEMA,
+from diagnose.records.experiments import (
     Comparison,
     Equality,
     EqualityCheck,
-    GpuUse,
     LaunchLine,
     LaunchMap,
-    Measurement,
     OptimizeRecord,
-    Reading,
-    Setting,
-    Status,
-    Timing,
-    WorkloadFacts,
 )
+from diagnose.records.header import Header, Reading, Setting, Status, WorkloadFacts
+from diagnose.records.run import GpuUse, Measurement, Timing
 from tests.support.records.parts import NO_GPU, data_facts, gpu_use, machine
 
 CATALOGUE = (
@@ -237,15 +230,15 @@ def optimize_record(
     complete: bool = True,
 ) -> OptimizeRecord:
     return OptimizeRecord(
-        schema=SCHEMA,
-        method=METHOD,
-        tool_version="0.1.0",
-        label="rtx-4090" if gpus else "xeon",
-        created="2025-12-22T10:30Z",
-        source="hardware",
-        effort="quick",
-        seed=7,
-        machine=machine(gpus),
+        header=Header(
+            tool_version="0.1.0",
+            label="rtx-4090" if gpus else "xeon",
+            created="2025-12-22T10:30Z",
+            source="hardware",
+            effort="quick",
+            seed=7,
+            machine=machine(gpus),
+        ),
         workload=WorkloadFacts(
             name="dgca",
             size="small",

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from diagnose.records.run import Comparison, Equality, EqualityCheck, OptimizeRecord, Setting
+from diagnose.records.experiments import Comparison, Equality, EqualityCheck, OptimizeRecord
+from diagnose.records.header import Setting
 from tests.support.records.experiments import compare, ended, optimize_record, wrong
 
 PASS = "evaluation pass"

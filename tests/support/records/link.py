@@ -6,8 +6,9 @@ import random
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from diagnose.analyze.findings import Finding
+from diagnose.records.header import Fact, Header, Link, Machine, Reading, Status
 from diagnose.records.ranks import BandwidthRecord, ByRank, EnvironmentTrial, Rank, SizeResult
-from diagnose.records.run import Fact, Finding, Link, Machine, Reading, Status
 from tests.support.records.parts import machine
 
 SWEEP = tuple(4**power for power in range(5, 15))  # 1 KiB to 256 MiB
@@ -86,14 +87,14 @@ def bandwidth_record(
     trials: Sequence[EnvironmentTrial] = (),
 ) -> BandwidthRecord:
     return BandwidthRecord(
-        schema=1,
-        method=1,
-        tool_version="0.1.0",
-        label="test",
-        created="2026-01-02 03:04",
-        source="hardware",
-        effort="quick",
-        machine=where or replace(machine(gpus=0), environment={}),
+        header=Header(
+            tool_version="0.1.0",
+            label="test",
+            created="2026-01-02 03:04",
+            source="hardware",
+            effort="quick",
+            machine=where or replace(machine(gpus=0), environment={}),
+        ),
         backend=backend,
         nodes=nodes,
         ranks=tuple(rank(each, each * nodes // ranks) for each in range(ranks)),

@@ -6,19 +6,8 @@ import random
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from diagnose.records.run import (
-    DataFacts,
-    Fact,
-    Gpu,
-    GpuUse,
-    Link,
-    Machine,
-    Measurement,
-    Reading,
-    Setting,
-    StageResult,
-    Timing,
-)
+from diagnose.records.header import DataFacts, Fact, Gpu, Link, Machine, Reading, Setting
+from diagnose.records.run import GpuUse, Measurement, StageResult, Timing
 
 NO_GPU = "this machine has no NVIDIA GPU"
 TITLES = {

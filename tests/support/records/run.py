@@ -5,19 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from diagnose.records.run import (
-    METHOD,
-    SCHEMA,
-    Measurement,
-    PowerTrace,
-    Reading,
-    RunRecord,
-    Setting,
-    Source,
-    StageResult,
-    Timing,
-    WorkloadFacts,
-)
+from diagnose.records.header import Header, Reading, Setting, Source, WorkloadFacts
+from diagnose.records.run import Measurement, PowerTrace, RunRecord, StageResult, Timing
 from tests.support.records.parts import NO_GPU, data_facts, gpu_use, machine
 
 # Under their own names again, so that other tests may take them from here beside whole runs.
@@ -180,15 +169,15 @@ def run_record(
     }
     stages.update({each.key: each for each in changed})
     return RunRecord(
-        schema=SCHEMA,
-        method=METHOD,
-        tool_version="0.1.0",
-        label="rtx-4090",
-        created="2025-12-22T10:30Z",
-        source=source,
-        effort="full",
-        seed=7,
-        machine=machine(gpus),
+        header=Header(
+            tool_version="0.1.0",
+            label="rtx-4090",
+            created="2025-12-22T10:30Z",
+            source=source,
+            effort="full",
+            seed=7,
+            machine=machine(gpus),
+        ),
         workload=WorkloadFacts(
             name="bert",
             size="seed",
@@ -229,7 +218,11 @@ def golden_record() -> RunRecord:
     record = slow_full_model()
     failed = stage("precision", status="failed", reason="the loss was not finite after 3 steps")
     stages = tuple(failed if each.key == "precision" else each for each in record.stages)
-    return replace(record, stages=stages, machine=run_record(gpus=2).machine)
+    return replace(
+        record,
+        header=replace(record.header, machine=run_record(gpus=2).header.machine),
+        stages=stages,
+    )
 
 
 def with_timing(record: RunRecord, key: str, clock: Timing) -> RunRecord:
@@ -281,4 +274,4 @@ def on_cpu() -> RunRecord:
         )
         for each in record.stages
     )
-    return replace(record, stages=stages, label="xeon")
+    return replace(record, header=replace(record.header, label="xeon"), stages=stages)

@@ -6,8 +6,9 @@ import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from diagnose.records.experiments import Comparison
+from diagnose.records.header import Header, Reading, WorkloadFacts
 from diagnose.records.ranks import CadenceCost, Rank, ScalingRecord, Series, SizeResult
-from diagnose.records.run import METHOD, SCHEMA, Comparison, Reading, WorkloadFacts
 from tests.support.records.experiments import BATCH, compare, ended, not_claimed
 from tests.support.records.parts import data_facts, machine
 
@@ -131,15 +132,15 @@ def scaling_record(
 ) -> ScalingRecord:
     """A run with these losses; `link` is the latency and rate of its all-reduces."""
     return ScalingRecord(
-        schema=SCHEMA,
-        method=METHOD,
-        tool_version="0.1.0",
-        label="xeon",
-        created="2025-12-22T10:30Z",
-        source="hardware",
-        effort="quick",
-        seed=7,
-        machine=machine(gpus),
+        header=Header(
+            tool_version="0.1.0",
+            label="xeon",
+            created="2025-12-22T10:30Z",
+            source="hardware",
+            effort="quick",
+            seed=7,
+            machine=machine(gpus),
+        ),
         workload=WorkloadFacts(
             name="dgca",
             size="small",

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from diagnose.records.run import Comparison, Measurement, OptimizeRecord, Reading, Setting
+from diagnose.records.experiments import Comparison, OptimizeRecord
+from diagnose.records.header import Reading, Setting
+from diagnose.records.run import Measurement
 from tests.support.records.experiments import compare, ended, not_claimed, optimize_record
 
 EPOCH = "training epoch"

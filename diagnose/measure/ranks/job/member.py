@@ -43,8 +43,8 @@ from diagnose.measure.ranks.job.rendezvous import (
 )
 from diagnose.measure.words import one_sentence
 from diagnose.records.codec import to_dict
+from diagnose.records.header import Reading
 from diagnose.records.ranks import Rank
-from diagnose.records.run import Reading
 
 # How long a rank may go without a word in a loop that says `still`.
 STILL_SECONDS = 1.0

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from diagnose.records.run import Reading
+from diagnose.records.header import Reading
 
 FLOAT_BYTES = 4
 SMALLEST_BYTES = 2**10

@@ -12,8 +12,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from diagnose.measure.machine.environment import HIDDEN, choose_environment
+from diagnose.records.header import Fact, Machine
 from diagnose.records.ranks import Rank
-from diagnose.records.run import Fact, Machine
 
 # Those that switch a path off or choose an interface. Every other NCCL variable is in
 # Machine.environment.

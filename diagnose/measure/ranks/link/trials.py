@@ -13,8 +13,8 @@ from typing import Any
 from diagnose.measure.ranks.job.ends import Outcome
 from diagnose.measure.ranks.job.supervise import supervise
 from diagnose.records.codec import from_dict
+from diagnose.records.header import Status
 from diagnose.records.ranks import EnvironmentTrial, SizeResult
-from diagnose.records.run import Status
 
 PROGRAM = "diagnose.measure.ranks.link.allreduce"
 # A trial is ten seconds of work; one that hangs should not cost a minute.

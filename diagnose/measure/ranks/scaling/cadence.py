@@ -10,8 +10,8 @@ from pathlib import Path
 import torch
 
 from diagnose.measure.ranks.job.member import Member, describe_error
+from diagnose.records.header import Reading
 from diagnose.records.ranks import CadenceCost
-from diagnose.records.run import Reading
 from diagnose.workload import Batch, Network
 
 EVALUATED_BATCHES = 8

@@ -36,7 +36,9 @@ from diagnose.measure.ranks.scaling.options import (
     Way,
 )
 from diagnose.measure.ranks.scaling.replica import PROOF_LEARNING_RATE, BucketLog, RankLab, Replica
-from diagnose.records.run import Comparison, Equality, EqualityCheck, Measurement, Reading, Setting
+from diagnose.records.experiments import Comparison, Equality, EqualityCheck
+from diagnose.records.header import Reading, Setting
+from diagnose.records.run import Measurement
 
 T = TypeVar("T")
 

@@ -33,8 +33,8 @@ from diagnose.measure.stages.plan import Context
 from diagnose.measure.stages.real_data import usual_precision
 from diagnose.measure.stages.steps import full_precision, precision_name
 from diagnose.records.codec import to_dict
+from diagnose.records.header import DataFacts, WorkloadFacts
 from diagnose.records.ranks import SERIES_NAMES
-from diagnose.records.run import DataFacts, WorkloadFacts
 from diagnose.workload import Size, Workload, WorkloadError
 
 # On the CPU the ranks share the processors, and every option takes dozens of steps. Four samples

@@ -21,7 +21,7 @@ from diagnose.measure.stages.batches import (
 from diagnose.measure.stages.plan import Context
 from diagnose.measure.stages.real_data import keep_resident
 from diagnose.measure.stages.steps import to_device
-from diagnose.records.run import Setting
+from diagnose.records.header import Setting
 from diagnose.workload import Batch
 
 

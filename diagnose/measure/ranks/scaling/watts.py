@@ -10,7 +10,7 @@ from diagnose.measure.gpu.sampler import Sampler
 from diagnose.measure.machine.describe import identities
 from diagnose.measure.ranks.job.member import Member
 from diagnose.records.codec import from_dict, to_dict
-from diagnose.records.run import Reading
+from diagnose.records.header import Reading
 
 # NVML averages power over up to a second; three of them hold two whole averages.
 WATCHED_SECONDS = 3.0
