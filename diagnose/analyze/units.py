@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 from diagnose.records.stats import Interval
 
@@ -13,6 +14,40 @@ _PREFIXES = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 # From two of the next unit on: 90 min are easier to compare than 1.5 h.
 _DURATIONS = ((3600.0, "h"), (60.0, "min"))
 _FEWEST_OF_UNIT = 2
+
+
+@dataclass(frozen=True)
+class Unit:
+    """How the numbers of one column are written, with or without their interval."""
+
+    factor: float = 1.0  # from the SI unit of the record to the unit of the reader
+    suffix: str = ""
+    significant: int = _SIGNIFICANT
+    decimals: int = MOST_DECIMALS  # at most so many
+    prefixed: bool = False  # 12.3 GB instead of 12300000000 B
+
+    def write(self, value: float | Interval) -> str:
+        if isinstance(value, Interval):
+            if self.prefixed:
+                return scaled_spread(value, self.suffix)
+            return spread(scale(value, self.factor), self.decimals) + self._end
+        if isinstance(value, int) and self.factor == 1.0 and not self.prefixed:
+            return f"{value}{self._end}"
+        if self.prefixed:
+            return scaled(value, self.suffix)
+        return number(value * self.factor, self.significant) + self._end
+
+    @property
+    def _end(self) -> str:
+        return f" {self.suffix}" if self.suffix and self.suffix != "x" else self.suffix
+
+
+PLAIN = Unit()
+MILLISECONDS = Unit(1e3)
+PERCENT = Unit(1e2, "%", significant=2, decimals=1)
+TIMES = Unit(suffix="x")
+BYTES = Unit(suffix="B", prefixed=True)
+FLOPS = Unit(suffix="FLOP/s", prefixed=True)
 
 
 def number(value: float, significant: int = _SIGNIFICANT) -> str:

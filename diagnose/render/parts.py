@@ -20,6 +20,7 @@ from diagnose.render.batch_size import report as batch_size_report
 from diagnose.render.link import report as bandwidth_report
 from diagnose.render.markdown import escape, prose
 from diagnose.render.optimize import report as optimize_report
+from diagnose.render.page import Page, render_page
 from diagnose.render.run.report import render
 from diagnose.render.scaling import report as scaling_report
 
@@ -39,6 +40,8 @@ class Part:
     figure_names: Callable[[Any], Sequence[str]]  # those that this record has
     # Only writing draws: checking runs without the plotting library.
     draw: Callable[[Any], Mapping[str, bytes]]
+    # The part as a page; a report whose parts all have one is sorted into a single page.
+    page: Callable[[Any], Page] | None = None
 
 
 @dataclass(frozen=True)
@@ -175,6 +178,9 @@ def load_parts(directory: Path) -> list[Told]:
 
 def render_parts(told: Sequence[Told]) -> str:
     """One report. Several parts stand under one title, their answers first."""
+    pages = [each.part.page(each.record) for each in told if each.part.page is not None]
+    if len(pages) == len(told):
+        return render_page(pages)
     if len(told) == 1:
         return told[0].part.render(told[0].record)
     answers = [

@@ -1,0 +1,133 @@
+"""How does a list of things become a table? Columns say what each row has, and in which unit.
+
+A value that is unknown becomes a footnote with its reason; a column that is unknown in every row
+is left out and named below the table instead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from diagnose.analyze.units import PLAIN, Unit
+from diagnose.records.header import Fact, Reading
+from diagnose.records.stats import Interval
+from diagnose.render.markdown import Footnotes, Markup, prose
+
+Row = TypeVar("Row")
+
+
+@dataclass(frozen=True)
+class Doubt:
+    """A value with the reservation that it was read under."""
+
+    text: str
+    reason: str
+
+
+# None is a cell that is empty on purpose; what is unknown is a Reading or Fact with its reason.
+Cell = str | int | float | Interval | Reading | Fact | Doubt | None
+
+
+@dataclass(frozen=True)
+class Column(Generic[Row]):
+    """One column: its header, what a row has there, and how that is written."""
+
+    header: str
+    value: Callable[[Row], Cell]
+    unit: Unit = PLAIN
+    left: bool = False  # text is read from the left, numbers are compared from the right
+
+
+def missing(reason: str) -> Fact:
+    """A cell that says why there is nothing in it."""
+    return Fact(None, reason)
+
+
+def table(rows: Iterable[Row], columns: Sequence[Column[Row]], nothing: str = "") -> list[str]:
+    """The blocks of a table with its footnotes; `nothing` is said where there is no row."""
+    listed = list(rows)
+    if not listed:
+        return [nothing] if nothing else []
+    cells = [[column.value(row) for row in listed] for column in columns]
+    shown = [i for i, column in enumerate(cells) if i == 0 or not all(map(_is_unknown, column))]
+    # A column that is empty on purpose in every row says nothing, not even below the table.
+    shown = [i for i in shown if i == 0 or any(cell not in (None, "") for cell in cells[i])]
+    notes = Footnotes()
+    lines = [
+        _line([_header(columns[i].header) for i in shown]),
+        "|" + "|".join(" :-- " if columns[i].left or i == 0 else " --: " for i in shown) + "|",
+    ]
+    for number in range(len(listed)):
+        lines.append(_line([_write(cells[i][number], columns[i].unit, notes) for i in shown]))
+    blocks = ["\n".join(lines)]
+    if notes.lines():
+        blocks.append("\n".join(notes.lines()))
+    return blocks + _name_hidden(columns, cells, shown)
+
+
+def pairs(rows: Iterable[tuple[str, Cell]], header: str) -> list[str]:
+    """A table of names and values."""
+    columns: tuple[Column[tuple[str, Cell]], ...] = (
+        Column(header, lambda row: row[0]),
+        Column("", lambda row: row[1], left=True),
+    )
+    return table(rows, columns)
+
+
+def code(text: str) -> Markup:
+    """Source text as it stands, in backticks that it cannot close."""
+    text = " ".join(text.split()).replace("|", "\\|")
+    ticks = "``" if "`" in text else "`"
+    space = " " if "`" in text else ""
+    return Markup(f"{ticks}{space}{text}{space}{ticks}") if text else Markup("")
+
+
+def _is_unknown(cell: Cell) -> bool:
+    return isinstance(cell, (Reading, Fact)) and cell.value is None
+
+
+def _name_hidden(
+    columns: Sequence[Column[Row]], cells: Sequence[Sequence[Cell]], shown: Sequence[int]
+) -> list[str]:
+    """Which columns are unknown in every row, grouped by the reason."""
+    by_reason: dict[str, list[str]] = {}
+    for i, column in enumerate(columns):
+        if i in shown or not _is_unknown(cells[i][0]):
+            continue
+        reasons = dict.fromkeys(
+            cell.reason for cell in cells[i] if isinstance(cell, (Reading, Fact))
+        )
+        by_reason.setdefault("; ".join(reasons), []).append(column.header)
+    return [
+        f"Unknown in every row: {prose(', '.join(names))} ({prose(reason)})."
+        for reason, names in by_reason.items()
+    ]
+
+
+def _write(cell: Cell, unit: Unit, notes: Footnotes) -> str:
+    if cell is None:
+        return ""
+    if isinstance(cell, Markup):
+        return cell
+    if isinstance(cell, (Reading, Fact)) and cell.value is None:
+        return notes.missing(cell.reason)
+    if isinstance(cell, Reading):
+        assert cell.value is not None
+        return notes.doubt(unit.write(cell.value), cell.reason)
+    if isinstance(cell, Doubt):
+        return notes.doubt(cell.text, cell.reason)
+    if isinstance(cell, Fact):
+        return prose(str(cell.value))
+    if isinstance(cell, (int, float, Interval)):
+        return prose(unit.write(cell))
+    return prose(cell)
+
+
+def _header(text: str) -> str:
+    return text if isinstance(text, Markup) else prose(text)
+
+
+def _line(cells: Sequence[str]) -> str:
+    return "| " + " | ".join(text or " " for text in cells) + " |"
