@@ -153,7 +153,8 @@ def test_a_flipped_bit_is_refused_or_harmless(tmp_path: Path) -> None:
         (b'{"schema": true}', "no schema number"),
         (b'{"schema": 1.0}', "no schema number"),
         (b'{"schema": ' + b"9" * 5000 + b"}", "not valid JSON"),
-        (b'{"schema": 1}', "damaged"),
+        (b'{"schema": 1}', "older version"),
+        (b'{"header": {"schema": 2}}', "damaged"),
     ],
 )
 def test_what_is_no_record_is_refused(tmp_path: Path, content: bytes, complaint: str) -> None:
@@ -193,11 +194,11 @@ def test_a_missing_file_is_an_error_of_one_sentence(tmp_path: Path) -> None:
         lambda data: data["stages"][0].update(status="failed"),
         lambda data: data["stages"][0].update(title="\ud800"),
         lambda data: data["workload"]["data"].update(padding_share=1.5),
-        lambda data: data["machine"]["links"].append(
+        lambda data: data["header"]["machine"]["links"].append(
             {"first": 0, "second": 4, "kind": {"value": "SYS"}, "peer_to_peer": {"value": "ok"}}
         ),
-        lambda data: data.update(label="../../etc"),
-        lambda data: data.update(seed="7"),
+        lambda data: data["header"].update(label="../../etc"),
+        lambda data: data["header"].update(seed="7"),
     ],
 )
 def test_what_cannot_have_been_measured_is_refused(
@@ -215,13 +216,15 @@ def test_nan_in_a_file_is_refused(tmp_path: Path) -> None:
 
 
 def test_an_older_schema_names_its_writer_and_the_way_out(tmp_path: Path) -> None:
-    path = changed(tmp_path / "run.json", lambda data: data.update(schema=0, tool_version="0.0.9"))
+    path = changed(
+        tmp_path / "run.json", lambda data: data["header"].update(schema=0, tool_version="0.0.9")
+    )
     with pytest.raises(StoreError, match=r"older version '0\.0\.9' \(schema 0\).*make diagnose"):
         store.load(path)
 
 
 def test_a_newer_schema_asks_for_an_update(tmp_path: Path) -> None:
-    path = changed(tmp_path / "run.json", lambda data: data.update(schema=SCHEMA + 1))
+    path = changed(tmp_path / "run.json", lambda data: data["header"].update(schema=SCHEMA + 1))
     with pytest.raises(StoreError, match=r"newer version .* update this tool"):
         store.load(path)
 
@@ -288,7 +291,7 @@ def test_every_device_name_gives_a_label(name: str, label: str) -> None:
 
 def test_a_label_has_one_writer(tmp_path: Path) -> None:
     script = (
-        "import sys; from pathlib import Path; from diagnose.tell import store\n"
+        "import sys; from pathlib import Path; from diagnose.render import store\n"
         "try:\n"
         "    with store.label_lock(Path(sys.argv[1])): print('free')\n"
         "except store.StoreError as error: print(error)\n"
@@ -312,7 +315,7 @@ def test_a_label_has_one_writer(tmp_path: Path) -> None:
 
 
 def test_the_store_is_cheap_to_import() -> None:
-    script = "import sys, diagnose.tell.store; print([m for m in sys.modules if m in sys.argv])"
+    script = "import sys, diagnose.render.store; print([m for m in sys.modules if m in sys.argv])"
     root = Path(__file__).parents[2]
     asked = subprocess.run(
         [sys.executable, "-c", script, "pandas", "matplotlib", "torch"],
