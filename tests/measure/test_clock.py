@@ -4,13 +4,20 @@ import gc
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
-from diagnose.measure.clock import FULL, QUICK, Effort, Timed, empty_pair_seconds, measure
+from diagnose.measure import clock
+from diagnose.measure.clock import FULL, QUICK, Effort, Timed, empty_pair_seconds
+from diagnose.records.run import Timing
 from tests.support.fake_timer import FakeTimer, step_of
 
 EFFORT = replace(FULL, warmup_seconds=1.0, window=4, warmup_limit_seconds=60.0, limit_seconds=60.0)
+
+
+def measure(*arguments: Any, **options: Any) -> list[Timing]:
+    return [track.timing() for track in clock.measure(*arguments, **options)]
 
 
 def timed(timer: FakeTimer, seconds: float, name: str = "a") -> Timed:
