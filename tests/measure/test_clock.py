@@ -140,7 +140,7 @@ def test_hooks_around_a_slot_are_not_timed() -> None:
     assert set(timing.slot_seconds) == {0.5}
 
 
-def test_the_collector_is_off_inside_slots_and_back_on_after_an_error() -> None:
+def test_the_collector_is_off_while_steps_are_timed_and_back_on_after_an_error() -> None:
     timer = FakeTimer()
     states: list[bool] = []
     effort = replace(EFFORT, warmup_seconds=0.0, warmup_steps=1, window=1)
@@ -154,7 +154,7 @@ def test_the_collector_is_off_inside_slots_and_back_on_after_an_error() -> None:
     assert gc.isenabled()
     with pytest.raises(RuntimeError, match="step 5"):
         measure([Timed("a", step)], effort, timer, seed=0)
-    assert states == [True, False, False, False, False]
+    assert states == [False] * 5
     assert gc.isenabled()
 
 

@@ -4,7 +4,6 @@ own that only move when told, so every duration is exact.
 
 from __future__ import annotations
 
-import gc
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -215,23 +214,3 @@ def test_a_failure_of_every_rank_is_told_once() -> None:
 def test_without_a_description_the_error_itself_ends_the_rank() -> None:
     with pytest.raises(MemoryError, match="no room"):
         on_ranks(1, failing([MemoryError("no room")], described=False))
-
-
-def test_garbage_is_not_collected_inside_a_slot_and_again_afterwards() -> None:
-    inside: list[bool] = []
-
-    def work(peers: ThreadRank) -> None:
-        timer = FakeTimer()
-
-        def step() -> None:
-            inside.append(gc.isenabled())
-            timer.spend(2.0)
-
-        variant = Timed("step", step)
-        measure([variant], EFFORT, timer, peers=peers, seed=0, stop=after(2))
-
-    assert gc.isenabled()
-    on_ranks(1, work)
-    assert inside
-    assert not any(inside)
-    assert gc.isenabled()
