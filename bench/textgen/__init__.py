@@ -1,7 +1,6 @@
 """How is a language model evaluated? Qwen2's architecture on questions with reference answers."""
 
-from bench.textgen.questions import open_questions
-from bench.textgen.workload import FAMILY
+from bench.textgen.workload import FAMILY, open_questions
 
 open_generator = FAMILY.open_generator
 

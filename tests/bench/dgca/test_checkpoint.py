@@ -111,15 +111,6 @@ def test_tied_tensors_are_kept_once_and_stay_tied(saved: Path) -> None:
     assert state.model.decoder.weight is state.model.words.weight
 
 
-def test_a_checkpoint_is_found_by_its_run_or_by_itself(saved: Path) -> None:
-    state = begin()
-    load(saved, state)
-    take_step(state)
-    save(saved, state)
-    assert checkpoint.find(saved).name == "step-2"
-    assert checkpoint.find(saved / "step-1").name == "step-1"
-
-
 def test_saving_again_replaces_and_leaves_nothing_behind(saved: Path) -> None:
     state = begin()
     take_step(state)
@@ -143,7 +134,7 @@ def test_a_failed_save_keeps_the_old_one(saved: Path, monkeypatch: pytest.Monkey
 
 
 @pytest.mark.parametrize("name", ["model.safetensors", "training.safetensors"])
-@pytest.mark.parametrize("share", [0.0, 0.01, 0.5, 0.999])
+@pytest.mark.parametrize("share", [0.0, 0.5, 0.999])
 @pytest.mark.parametrize("sealed", [False, True])
 def test_a_truncated_file_is_refused(saved: Path, name: str, share: float, sealed: bool) -> None:
     path = saved / "step-1" / name
@@ -152,15 +143,6 @@ def test_a_truncated_file_is_refused(saved: Path, name: str, share: float, seale
     if sealed:
         reseal(saved / "step-1")
     with pytest.raises(WorkloadError, match=f"{name} is truncated|truncated or changed {name}"):
-        load(saved, begin())
-
-
-def test_a_changed_byte_is_noticed(saved: Path) -> None:
-    path = saved / "step-1" / "model.safetensors"
-    content = bytearray(path.read_bytes())
-    content[-1] ^= 1
-    path.write_bytes(content)
-    with pytest.raises(WorkloadError, match="truncated or changed"):
         load(saved, begin())
 
 
@@ -196,12 +178,6 @@ def test_foreign_tensors_are_refused(
         load(saved, begin())
 
 
-def test_another_recipe_is_refused(saved: Path) -> None:
-    saved_recipe = checkpoint.read_state(saved / "step-1")["recipe"]
-    with pytest.raises(WorkloadError, match="was trained with layers 2, this run has 3"):
-        checkpoint.require_recipe(saved / "step-1", saved_recipe, {"layers": 3})
-
-
 @pytest.mark.parametrize(
     "content",
     [b"", b"{", b"[]", b"null", b'{"format": 1}', b"\xff\xfe", b"[" * 100_000, b" " * (2 << 20)],
@@ -215,7 +191,7 @@ def test_a_damaged_state_is_refused(saved: Path, content: bytes) -> None:
 
 def test_a_newer_format_is_refused(saved: Path) -> None:
     path = saved / "step-1" / "state.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"format": 2}))
+    path.write_text(path.read_text().replace('"format": 1', '"format": 2'))
     with pytest.raises(WorkloadError, match="has format 2, this program reads 1"):
         load(saved, begin())
 

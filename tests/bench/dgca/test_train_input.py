@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from bench.dgca.arguments import parse
-from tests.support.dgca_runs import Attack, Data, make_data, refuse, start
+from tests.support.dgca_runs import Attack, Data, make_data, refuse
 
 
 @pytest.fixture(scope="module")
@@ -134,16 +134,3 @@ def test_a_pickled_checkpoint_is_refused_and_not_executed(
     words = data.training(tmp_path / "out", "--resume", tmp_path / "model.pt")
     assert "are never loaded" in refuse(words, capsys)
     assert not sentinel.exists()
-
-
-def test_help_answers_without_torch() -> None:
-    code = (
-        "import sys; from bench.dgca import train\n"
-        "try: train.main(['--help'])\n"
-        "finally: print('torch' in sys.modules)"
-    )
-    process = start("-c", code)
-    out, err = process.communicate(timeout=60)
-    assert process.returncode == 0, err
-    assert "--gradient-accumulation-steps" in out
-    assert out.endswith("False\n")

@@ -11,7 +11,7 @@ import pytest
 import torch
 from PIL import Image
 
-from bench.generation.greedy import GreedyGenerator
+from bench.generation.reader import GreedyGenerator
 from bench.textgen.workload import WORKLOAD as TEXTGEN
 from bench.vqa.workload import WORKLOAD as VQA
 from diagnose.measure.batch_size import probe

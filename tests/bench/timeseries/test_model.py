@@ -9,12 +9,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from bench.timeseries import importance
-from bench.timeseries.epoch import CURVE_POINTS, gradients, loss_curve, open_epoch
-from bench.timeseries.metrics import describe, measure
+from bench.timeseries.epoch import CURVE_POINTS, gradients, loss_curve, open_epoch, read_parts
+from bench.timeseries.job import describe_attention, measure
 from bench.timeseries.model import AttentionRegressor
-from bench.timeseries.precision import find_amp_obstacle, use_tf32
 from bench.timeseries.settings import Settings
+from bench.timeseries.training import find_amp_obstacle, use_tf32
 from diagnose.workload import WorkloadError
 
 CPU = torch.device("cpu")
@@ -44,6 +43,7 @@ def test_the_loop_over_cells_is_the_fused_lstm(layers: int) -> None:
         predictions.square().sum().backward()  # type: ignore[no-untyped-call]
         outputs.append({"predictions": predictions.detach(), "weights": weights.detach()})
     assert_close(*outputs)
+    torch.testing.assert_close(weights.sum(dim=1), torch.ones(5))
     assert_close(
         *({n: p.grad for n, p in m.named_parameters() if p.grad is not None} for m in (fused, loop))
     )
@@ -66,21 +66,16 @@ def test_the_forms_have_equal_gradients_on_real_data() -> None:
     assert differ(fused, gradients(SMALL, CPU, seed=2))
 
 
-def test_four_small_batches_have_the_gradients_of_the_big_one() -> None:
-    parts = replace(SMALL, batch_size=64, accumulate=4)
-    whole = replace(SMALL, batch_size=256)
-    assert_close(gradients(parts, CPU, seed=1), gradients(whole, CPU, seed=1))
-    assert differ(gradients(parts, CPU, seed=1), gradients(SMALL, CPU, seed=1))
-
-
-def test_a_smaller_last_batch_counts_by_its_windows() -> None:
-    # 978 training windows of 14 days: the last group is 300 + 300 + 300 + 78.
-    with open_epoch(SMALL, CPU, seed=1) as epoch:
-        samples = epoch.samples
-    assert samples == 978
-    parts = replace(SMALL, batch_size=300, accumulate=4)
-    whole = replace(SMALL, batch_size=samples)
-    assert_close(gradients(parts, CPU, seed=1), gradients(whole, CPU, seed=1))
+@pytest.mark.parametrize(
+    ("part", "whole"),
+    # Of the 978 training windows the last group of four is 300 + 300 + 300 + 78.
+    [(64, 256), (300, 978)],
+)
+def test_four_small_batches_have_the_gradients_of_the_big_one(part: int, whole: int) -> None:
+    """And not those of one of their own, which a wrong proof would also call equal."""
+    accumulated = gradients(replace(SMALL, batch_size=part, accumulate=4), CPU, seed=1)
+    assert_close(accumulated, gradients(replace(SMALL, batch_size=whole), CPU, seed=1))
+    assert differ(accumulated, gradients(replace(SMALL, batch_size=part), CPU, seed=1))
 
 
 def test_zeroed_gradients_are_as_good_as_none() -> None:
@@ -93,7 +88,8 @@ def test_zeroed_gradients_are_as_good_as_none() -> None:
 def test_evaluation_is_the_same_wherever_it_is_kept() -> None:
     found = []
     for on_device in (False, True):
-        with open_epoch(replace(SMALL, evaluate_on_device=on_device), CPU, seed=1) as epoch:
+        settings = replace(SMALL, evaluate_on_device=on_device)
+        with open_epoch(settings, CPU, 1, read_parts(settings)) as epoch:
             epoch.train()
             found.append((epoch.evaluate(), epoch.weigh_days()))
             assert epoch.trainer.model.training
@@ -102,19 +98,6 @@ def test_evaluation_is_the_same_wherever_it_is_kept() -> None:
     predictions, weights = found[0]
     assert predictions.shape == (219,)
     assert weights.shape == (SMALL.sequence,)
-
-
-def test_attention_sums_to_one_for_every_window() -> None:
-    torch.manual_seed(0)
-    _, weights = AttentionRegressor(7, 12, 2, dropout=0.2).attend(torch.randn(20, 30, 7))
-    assert weights.shape == (20, 30)
-    assert (weights > 0).all()
-    torch.testing.assert_close(weights.sum(dim=1), torch.ones(20))
-
-
-def test_the_days_with_most_attention_are_named_from_the_last_one() -> None:
-    told = importance.describe(torch.tensor([0.05, 0.15, 0.3, 0.5]))
-    assert told == "the last day 50%, 1 day before it 30%, 2 days before it 15%"
 
 
 def test_curves_cover_the_same_windows_whatever_the_batch() -> None:
@@ -166,15 +149,20 @@ def test_metrics_against_numbers_worked_out_by_hand() -> None:
     assert found.mae == pytest.approx(1.0)
     assert found.mape == pytest.approx((1 / 2 + 1 / 4 + 0 + 2 / 8) / 4)
     assert (found.days, found.undefined) == (4, {})
-    assert describe(found) == "R² 0.700  RMSE 1.22  MAE 1  MAPE 25.0%  over 4 days"
+    assert str(found) == "R² 0.700  RMSE 1.22  MAE 1  MAPE 25.0%  over 4 days"
 
 
 def test_metrics_that_do_not_exist_say_why() -> None:
     constant = measure(torch.full((3,), 7.3), torch.tensor([7.0, 7.3, 8.3]))
     assert constant.r2 is None
     assert constant.undefined == {"r2": "the target is 7.3 on every day"}
-    assert describe(constant).startswith("R² – (the target is 7.3 on every day)  RMSE")
+    assert str(constant).startswith("R² – (the target is 7.3 on every day)  RMSE")
     zero = measure(torch.tensor([0.0, 1.0, -1.0]), torch.zeros(3))
     assert zero.mape is None
     assert zero.r2 == pytest.approx(0.0)
     assert zero.undefined == {"mape": "the target is 0 on 1 day"}
+
+
+def test_the_days_with_most_attention_are_named_from_the_last_one() -> None:
+    told = describe_attention(torch.tensor([0.05, 0.15, 0.3, 0.5]))
+    assert told == "the last day 50%, 1 day before it 30%, 2 days before it 15%"
