@@ -99,38 +99,27 @@ def test_a_loaded_run_goes_on_as_the_saved_one(tmp_path: Path) -> None:
         assert torch.equal(one, other)
 
 
-def test_tied_tensors_are_kept_once_and_stay_tied(saved: Path) -> None:
-    assert sorted(load_file(saved / "step-1" / "model.safetensors")) == [
-        "bias",
-        "places",
-        "words.weight",
-    ]
-    state = begin()
-    load(saved, state)
-    assert isinstance(state.model, Tied)
-    assert state.model.decoder.weight is state.model.words.weight
+def test_tied_tensors_are_kept_once(saved: Path) -> None:
+    kept = load_file(saved / "step-1" / "model.safetensors")
+    assert sorted(kept) == ["bias", "places", "words.weight"]
 
 
-def test_saving_again_replaces_and_leaves_nothing_behind(saved: Path) -> None:
+def test_saving_again_replaces_and_a_failed_save_keeps_the_old_one(
+    saved: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fill_the_disk(path: Path) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
     state = begin()
     take_step(state)
     state.skipped_steps = 5
     save(saved, state)
-    assert sorted(path.name for path in saved.iterdir()) == ["latest", "step-1"]
-    assert checkpoint.read_state(saved / "step-1")["skipped_steps"] == 5
-
-
-def test_a_failed_save_keeps_the_old_one(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fill_the_disk(path: Path) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
+    state.skipped_steps = 6
     monkeypatch.setattr("diagnose.records.files.flush", fill_the_disk)
-    state = begin()
     with pytest.raises(OSError, match="No space left"):
         save(saved, state)
     assert sorted(path.name for path in saved.iterdir()) == ["latest", "step-1"]
-    monkeypatch.undo()
-    load(saved, state)
+    assert checkpoint.read_state(saved / "step-1")["skipped_steps"] == 5
 
 
 @pytest.mark.parametrize("name", ["model.safetensors", "training.safetensors"])

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import pickle
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -52,53 +53,44 @@ def test_wrong_options_are_refused(
     assert not (tmp_path / "out").exists()
 
 
-def test_nothing_to_do_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    assert "nothing to do" in refuse([], capsys)
-    words = ["--do_test", "--preprocessed_test", "test.pt"]
-    assert "name a checkpoint with --resume" in refuse(words, capsys)
+Rows = dict[str, Tensor]
 
 
-def change(tensors: dict[str, Tensor], fault: str) -> object:
-    if fault == "vocabulary":
-        tensors["input_ids"][3, 4] = 21128
-    elif fault == "candidates":
-        tensors["candidate_ids"][0, 0, 0] = -1
-    elif fault == "missing":
-        del tensors["block_flag"], tensors["error_labels"]
-    elif fault == "length":
-        tensors["labels"] = tensors["labels"][:, :-1]
-    elif fault == "rows":
-        tensors["labels"] = tensors["labels"][:-1]
-    elif fault == "floats":
-        tensors["labels"] = tensors["labels"].float()
-    elif fault == "slots":
-        tensors["block_flag"][2, 0] = 0
-    elif fault == "none":
-        return {name: tensor[:0] for name, tensor in tensors.items()}
-    elif fault == "list":
-        return list(tensors.values())
-    return tensors
+def replaced(name: str, make: Callable[[Tensor], Tensor]) -> Callable[[Rows], object]:
+    return lambda rows: {**rows, name: make(rows[name])}
+
+
+def put(name: str, place: tuple[int, ...], value: int) -> Callable[[Rows], object]:
+    def change(rows: Rows) -> object:
+        rows[name][place] = value
+        return rows
+
+    return change
 
 
 @pytest.mark.parametrize(
-    ("fault", "complaint"),
+    ("change", "complaint"),
     [
-        ("vocabulary", "input_ids from 0 to 21128 where 0 to 21127 is possible"),
-        ("candidates", "candidate_ids from -1"),
-        ("missing", "lacks block_flag, error_labels"),
-        ("length", "labels of shape (320, 31) where this model needs (320, 32)"),
-        ("rows", "labels of shape (319, 32)"),
-        ("floats", "labels as torch.float32"),
-        ("slots", "rows without their 6 prompt slots"),
-        ("none", "has no rows"),
-        ("list", "holds no dict of tensors"),
+        (put("input_ids", (3, 4), 21128), "from 0 to 21128 where 0 to 21127 is possible"),
+        (put("candidate_ids", (0, 0, 0), -1), "candidate_ids from -1"),
+        (put("block_flag", (2, 0), 0), "rows without their 6 prompt slots"),
+        (lambda rows: {"labels": rows["labels"]}, "lacks input_ids, attention_mask, trg_ref_ids"),
+        (replaced("labels", lambda each: each[:, :-1]), "labels of shape (320, 31) where this"),
+        (replaced("labels", lambda each: each[:-1]), "labels of shape (319, 32)"),
+        (replaced("labels", lambda each: each.float()), "labels as torch.float32"),
+        (lambda rows: {name: each[:0] for name, each in rows.items()}, "has no rows"),
+        (lambda rows: list(rows.values()), "holds no dict of tensors"),
     ],
 )
 def test_wrong_data_are_refused(
-    fault: str, complaint: str, data: Data, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    change: Callable[[Rows], object],
+    complaint: str,
+    data: Data,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     bad = tmp_path / "bad.pt"
-    torch.save(change(torch.load(data.file("train"), weights_only=True), fault), bad)
+    torch.save(change(torch.load(data.file("train"), weights_only=True)), bad)
     sentence = refuse(data.training(tmp_path / "out", "--preprocessed_train", bad), capsys)
     assert sentence.startswith("data file bad.pt ")
     assert complaint in sentence
@@ -126,9 +118,12 @@ def test_a_file_that_holds_no_tensors_is_refused_and_not_executed(
     assert not sentinel.exists()
 
 
-def test_a_pickled_checkpoint_is_refused_and_not_executed(
+def test_an_empty_request_and_a_pickled_checkpoint_are_refused(
     data: Data, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    assert "nothing to do" in refuse([], capsys)
+    words = ["--do_test", "--preprocessed_test", "test.pt"]
+    assert "name a checkpoint with --resume" in refuse(words, capsys)
     sentinel = tmp_path / "executed"
     torch.save(Attack(sentinel), tmp_path / "model.pt")
     words = data.training(tmp_path / "out", "--resume", tmp_path / "model.pt")

@@ -27,12 +27,12 @@ from bench.optimizations.generation_pass import (
     Ranks,
     Settings,
     ShareError,
-    cut_at_own_length,
     merge,
     shard,
 )
 from bench.textgen.workload import SIZES, WORKLOAD
 from diagnose.analyze.optimize import plans
+from diagnose.measure.jobs import load
 from diagnose.measure.optimize.experiment import prove
 from diagnose.workload import Lab, Optimization, Side, Treatment
 from tests.support.cli import ROOT, diagnose
@@ -61,27 +61,25 @@ def fake_pass(count: int = 10, **changes: object) -> tuple[Pass, FakeGenerator]:
 
 
 @pytest.mark.parametrize(
-    "key",
-    ["batch_4", "batch_half_more", "workers_4", "static_cache", "sort_by_length", "kv_cache"],
+    ("workload", "key"),
+    [
+        *(("textgen", key) for key in ("batch_4", "batch_half_more", "workers_4", "processes_2")),
+        *(("textgen", key) for key in ("static_cache", "sort_by_length", "kv_cache")),
+        # Tiles of several pictures share one batch, so that a wrong order would show.
+        ("vqa", "sort_by_length"),
+    ],
 )
-def test_a_real_model_answers_the_same_token_for_token(key: str, real: Treatment) -> None:
-    optimization = real.find(key)
-    equality = prove(optimization, optimization.after, LAB)
-    assert equality.claim == "equal"
-    assert {check.name for check in equality.checks} >= {"per sample tokens", "per sample scores"}
-    assert [check for check in equality.checks if not check.equal] == []
-
-
-def test_questions_about_pictures_are_answered_the_same() -> None:
-    """Tiles of several pictures share one batch, so that a wrong order would show."""
-    from bench.vqa.workload import SIZES as VQA_SIZES
-    from bench.vqa.workload import WORKLOAD as VQA
-
-    assert VQA.treatment is not None
-    optimization = VQA.treatment().find("sort_by_length")
-    lab = Lab(torch.device("cpu"), VQA_SIZES["tiny"], seed=0)
+def test_a_real_model_answers_the_same_token_for_token(workload: str, key: str) -> None:
+    job = load(workload)
+    assert job.treatment is not None
+    optimization = job.treatment().find(key)
+    lab = Lab(torch.device("cpu"), job.sizes["tiny"], seed=0)
+    assert optimization.obstacle(lab) == ""
     equality = prove(optimization, optimization.after, lab)
-    assert [check.name for check in equality.checks if not check.equal] == []
+    assert equality.claim == "equal"
+    names = {check.name for check in equality.checks}
+    assert names >= {"per sample tokens", "per sample scores", "places"}
+    assert [check for check in equality.checks if not check.equal] == []
 
 
 def test_answers_cut_at_their_own_length_begin_with_the_question(real: Treatment) -> None:
@@ -199,23 +197,13 @@ def test_sorting_saves_padding_and_changes_no_answer() -> None:
     assert before > 0.2
 
 
-def test_the_leak_is_the_end_of_the_question() -> None:
-    batch = {
-        "input_ids": torch.tensor([[0, 0, 5, 6], [1, 2, 3, 4]]),
-        "attention_mask": torch.tensor([[0, 0, 1, 1], [1, 1, 1, 1]]),
-    }
-    assert cut_at_own_length(batch, [(7,), (8,)]) == [(5, 6, 7), (8,)]
-
-
-def test_what_cannot_act_on_the_cpu_is_not_applicable() -> None:
+def test_what_cannot_act_here_is_not_applicable(monkeypatch: pytest.MonkeyPatch) -> None:
     reasons = {each.key: each.obstacle(FAKE_LAB) for each in FAKE.optimizations}
     for key in ("pin_memory", "non_blocking"):
         assert "not applicable on the CPU" in reasons[key]
         assert FAKE.find(key).obstacle(Lab(torch.device("cuda"), SIZE, 0)) == ""
     assert "accelerator" in reasons["compile"]
-
-
-def test_one_core_cannot_be_shared_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not reasons["processes_2"]
     monkeypatch.setattr("os.sched_getaffinity", lambda pid: {0})
     assert "2 processes need as many core(s), and there is 1" in processes_obstacle(FAKE_LAB)
     assert FAKE.find("plan_c").obstacle(FAKE_LAB)
