@@ -61,15 +61,6 @@ def test_answers_in_a_batch_are_those_of_each_question_alone(
     assert natural_stop or {len(each) for each in batched} == {12}
 
 
-def test_padding_is_on_the_left_and_masked(generator: Generator, questions: list[Question]) -> None:
-    samples = [generator.encode(question) for question in questions]
-    batch = generator.collate(samples)
-    for row, mask, sample in zip(batch["input_ids"], batch["attention_mask"], samples, strict=True):
-        length = len(sample.input_ids)
-        assert row[-length:].equal(sample.input_ids)
-        assert mask.tolist() == [0] * (len(row) - length) + [1] * length
-
-
 def test_a_natural_stop_is_where_the_reference_ends(
     generator: Generator, questions: list[Question]
 ) -> None:

@@ -35,28 +35,18 @@ def ask(image: Path) -> Question:
     return Question("1", "what is it", ("a cat",), image)
 
 
-def test_several_photographs_come_in_several_formats(questions: list[Question]) -> None:
-    formats, brightness = set(), set()
+def test_photographs_differ_in_format_and_neighbouring_questions_in_photograph(
+    questions: list[Question],
+) -> None:
+    formats = set()
     for question in questions:
         assert question.image is not None
         with Image.open(question.image) as picture:
             formats.add(round(picture.width / picture.height, 1))
-            small = picture.convert("L").resize((8, 8))
-            brightness.add(small.tobytes())
-    assert len(formats) == len(questions) == len(brightness) == len(VIEWS)
-    assert len({view.photograph for view in VIEWS.values()}) == len(PHOTOGRAPHS) >= 3
-
-
-def test_every_photograph_is_asked_about_and_neighbours_differ() -> None:
+    assert len(formats) == len(questions) == len(VIEWS)
+    assert {each["photograph"] for each in ASKED} == set(PHOTOGRAPHS)
     asked = vqa.open_questions(None, 64)
-    assert len(asked) == 64
     assert len({each.image for each in asked[: len(VIEWS)]}) == len(VIEWS)
-    by_view = {
-        name: {each.prompt for each in asked if each.key.split()[0] == name} for name in VIEWS
-    }
-    for name, view in VIEWS.items():
-        about = {each["question"] for each in ASKED if each["photograph"] == view.photograph}
-        assert by_view[name] == about
 
 
 def test_a_missing_photograph_is_told_with_its_package(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -112,6 +112,11 @@ def lose_a_tensor(folder: Path) -> None:
     save_file(weights, folder / "model.safetensors", {"format": "pt"})
 
 
+def become_a_file(folder: Path) -> None:
+    shutil.rmtree(folder)
+    folder.touch()
+
+
 def cut_weights(folder: Path) -> None:
     os.truncate(folder / "model.safetensors", 1000)
 
@@ -127,6 +132,7 @@ def ask_for_code(folder: Path) -> None:
     ("damage", "complaint"),
     [
         (shutil.rmtree, "does not exist"),
+        (become_a_file, "cannot be read: Not a directory"),
         (remove("config.json"), "has no config.json"),
         (write("config.json", "{"), "malformed JSON"),
         (write("config.json", "{}"), "names no model_type"),
@@ -150,10 +156,3 @@ def test_a_directory_that_cannot_be_used_is_refused(
         textgen.open_generator({}, CPU, model_directory=folder)
     assert complaint in str(raised.value)
     assert "\n" not in str(raised.value)
-
-
-def test_a_file_is_no_directory(tmp_path: Path) -> None:
-    path = tmp_path / "model.safetensors"
-    path.write_bytes(b"")
-    with pytest.raises(WorkloadError, match="cannot be read: Not a directory"):
-        textgen.open_generator({}, CPU, model_directory=path)
