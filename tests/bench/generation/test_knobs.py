@@ -11,14 +11,12 @@ import torch
 from bench.optimizations.generation import PLANS, PlanParts, make_treatment
 from bench.optimizations.generation_lab import (
     BATCHES_PER_WORKER,
-    MOST_PROCESSES,
     PASS,
     SHORT,
     Evaluator,
     open_pass,
     padding_facts,
     processes_obstacle,
-    processes_of,
     workers_here,
 )
 from bench.optimizations.generation_pass import (
@@ -136,17 +134,6 @@ def test_two_processes_answer_like_one(tmp_path: Path) -> None:
         assert isinstance(shared, Ranks)
         assert shared.run() == expected
         assert list(shared.run()) == list(expected), "in the order of the questions, every time"
-
-
-@pytest.mark.parametrize(("devices", "processes"), [(1, 2), (2, 2), (5, 5), (16, MOST_PROCESSES)])
-def test_each_device_gets_a_process(
-    devices: int, processes: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("torch.cuda.device_count", lambda: devices)
-    lab = Lab(torch.device("cuda"), SIZE, 0)
-    assert processes_of(lab) == processes
-    assert bool(processes_obstacle(lab)) == (devices < 2)
-    assert processes_of(FAKE_LAB) == 2
 
 
 def test_a_rank_that_cannot_start_ends_the_trial() -> None:
