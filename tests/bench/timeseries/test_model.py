@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from bench.timeseries.epoch import CURVE_POINTS, gradients, loss_curve, open_epoch, read_parts
+from bench.timeseries.epoch import CURVE_POINTS, gradients, loss_curve
 from bench.timeseries.job import describe_attention, measure
 from bench.timeseries.model import AttentionRegressor
 from bench.timeseries.settings import Settings
@@ -59,13 +59,6 @@ def test_the_loop_drops_between_layers_in_training_only() -> None:
     assert torch.equal(model(days), model(days))
 
 
-def test_the_forms_have_equal_gradients_on_real_data() -> None:
-    fused = gradients(SMALL, CPU, seed=1)
-    assert len(fused) == 12
-    assert_close(fused, gradients(replace(SMALL, fused_lstm=False), CPU, seed=1))
-    assert differ(fused, gradients(SMALL, CPU, seed=2))
-
-
 @pytest.mark.parametrize(
     ("part", "whole"),
     # Of the 978 training windows the last group of four is 300 + 300 + 300 + 78.
@@ -76,28 +69,6 @@ def test_four_small_batches_have_the_gradients_of_the_big_one(part: int, whole: 
     accumulated = gradients(replace(SMALL, batch_size=part, accumulate=4), CPU, seed=1)
     assert_close(accumulated, gradients(replace(SMALL, batch_size=whole), CPU, seed=1))
     assert differ(accumulated, gradients(replace(SMALL, batch_size=part), CPU, seed=1))
-
-
-def test_zeroed_gradients_are_as_good_as_none() -> None:
-    zeroed = gradients(replace(SMALL, set_to_none=False), CPU, seed=1, steps=3)
-    absent = gradients(replace(SMALL, set_to_none=True), CPU, seed=1, steps=3)
-    assert all(torch.equal(zeroed[name], absent[name]) for name in zeroed)
-    assert differ(zeroed, gradients(SMALL, CPU, seed=1, steps=2))
-
-
-def test_evaluation_is_the_same_wherever_it_is_kept() -> None:
-    found = []
-    for on_device in (False, True):
-        settings = replace(SMALL, evaluate_on_device=on_device)
-        with open_epoch(settings, CPU, 1, read_parts(settings)) as epoch:
-            epoch.train()
-            found.append((epoch.evaluate(), epoch.weigh_days()))
-            assert epoch.trainer.model.training
-    assert torch.equal(found[0][0], found[1][0])
-    assert torch.equal(found[0][1], found[1][1])
-    predictions, weights = found[0]
-    assert predictions.shape == (219,)
-    assert weights.shape == (SMALL.sequence,)
 
 
 def test_curves_cover_the_same_windows_whatever_the_batch() -> None:
@@ -112,13 +83,6 @@ def test_curves_cover_the_same_windows_whatever_the_batch() -> None:
         assert curve == pytest.approx(curves[0], rel=1e-4)
     learning = loss_curve(SMALL, CPU, 1, 3000)  # three epochs
     assert learning[-1] < 0.5 * learning[0]
-
-
-def test_bfloat16_changes_the_gradients_a_little() -> None:
-    loop = replace(SMALL, fused_lstm=False)
-    full, low = (gradients(replace(loop, amp=amp), CPU, seed=1) for amp in (False, True))
-    worst = max(float((full[name] - low[name]).abs().max()) for name in full)
-    assert 0 < worst < 0.05
 
 
 def test_a_processor_without_a_bfloat16_lstm_is_told_so() -> None:
