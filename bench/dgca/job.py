@@ -38,6 +38,8 @@ from bench.dgca.workload import WORKLOAD
 from bench.train_command import TrainingFailed
 from diagnose.workload import WorkloadError
 
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)  # torchrun sends the second one to its processes
+
 
 @dataclass(frozen=True)
 class Job:
@@ -284,11 +286,11 @@ def _evaluate(job: Job, state: TrainingState, data: DataFile) -> Metrics:
     return evaluate(state.model, data, job.micro_batch, job.options, job.device, job.ranks)
 
 
-_SIGNALS = (signal.SIGINT, signal.SIGTERM)  # torchrun sends the second one to its processes
-
-
 class Interrupt:
-    """Inside the block a signal only raises a flag; training looks at it after each step."""
+    """Inside the block a signal only raises a flag; training looks at it after each step.
+
+    The first Ctrl-C asks, the second insists.
+    """
 
     def __init__(self) -> None:
         self.asked = False

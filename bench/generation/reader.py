@@ -1,4 +1,7 @@
-"""How does a question become tensors? Its picture in tiles, its text in ids, padded on the left."""
+"""How does a question become an answer? Tiles and ids in, padded on the left, and tokens out.
+
+Token by token, always the likeliest, until its end or the limit.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +17,8 @@ from torch import Tensor, nn
 from bench.data import vocabulary
 from bench.generation.language import Language
 from diagnose.workload import Decoding, Encoded, Question, Tensors, WorkloadError
+
+MODEL_INPUTS = ("input_ids", "attention_mask", "pixel_values")
 
 
 class Pictures(Protocol):
@@ -81,9 +86,6 @@ class Reader:
             input_ids[place, width - len(row) :] = row
             attention_mask[place, width - len(row) :] = 1
         return {"input_ids": input_ids, "attention_mask": attention_mask}
-
-
-MODEL_INPUTS = ("input_ids", "attention_mask", "pixel_values")
 
 
 @dataclass(frozen=True)

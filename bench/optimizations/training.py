@@ -1,4 +1,4 @@
-"""Which changes of the training loop are worth a try? Logging, compiling, optimiser, precision."""
+"""Which changes of the training loop are worth a try? Logging, compiling, precision, memory."""
 
 from __future__ import annotations
 
@@ -230,7 +230,10 @@ MIXED_PRECISION = Optimization(
 )
 
 
-def _side(text: str, arrange: Callable[[], bool]) -> Side:
+# --- freed memory ---
+
+
+def _memory_side(text: str, arrange: Callable[[], bool]) -> Side:
     @contextmanager
     def trial(lab: Lab) -> Iterator[Trial]:
         with training_trial(OPTIMISED, mask_on_device)(lab) as made:
@@ -240,7 +243,7 @@ def _side(text: str, arrange: Callable[[], bool]) -> Side:
     return Side(text, model_outcome(OPTIMISED), {"training step": trial})
 
 
-def _obstacle(lab: Lab) -> str:
+def _memory_obstacle(lab: Lab) -> str:
     if lab.device.type != "cpu":
         return f"the allocator of {lab.device.type} keeps freed memory by itself"
     return "" if keep_freed_memory() else "this C library cannot be told to keep freed memory"
@@ -249,7 +252,7 @@ def _obstacle(lab: Lab) -> str:
 KEEP_MEMORY = Optimization(
     key="keep_memory",
     title="Keep freed memory",
-    before=_side("blocks above 32 MiB go back to the system", return_large_blocks),
-    after=_side("freed memory is kept for the next tensor", keep_freed_memory),
-    obstacle=_obstacle,
+    before=_memory_side("blocks above 32 MiB go back to the system", return_large_blocks),
+    after=_memory_side("freed memory is kept for the next tensor", keep_freed_memory),
+    obstacle=_memory_obstacle,
 )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
@@ -15,10 +14,7 @@ from bench.timeseries.series import find_target, read
 from bench.timeseries.settings import Settings
 from bench.timeseries.training import GRADIENT_NORM_MOST
 from bench.timeseries.windows import Windows
-from diagnose.workload import Batch, DataSummary, Network, Size, Workload
-
-if TYPE_CHECKING:
-    from diagnose.workload import Treatment
+from diagnose.workload import Batch, DataSummary, Network, Size, Treatment, Workload
 
 # What bench/timeseries/features.py makes of the default series.
 FEATURES = 35

@@ -18,6 +18,9 @@ from bench.vqa.questions import WORDS
 from diagnose.measure.evaluation.directory import read_config
 from diagnose.workload import WorkloadError
 
+MODEL_TYPE = "internvl"
+# Two by two patches become one token.
+DOWNSAMPLING = 0.5
 # Most photographs are 4:3; the size in pixels decides nothing once there are more than a tile's.
 PHOTOGRAPH = (768, 1024)
 
@@ -52,11 +55,6 @@ class TiledPictures:
         cut = self._processor(picture, crop_to_patches=True, max_patches=most, return_tensors="pt")
         tiles: Tensor = cut["pixel_values"]
         return tiles
-
-
-MODEL_TYPE = "internvl"
-# Two by two patches become one token.
-DOWNSAMPLING = 0.5
 
 
 def build_model(shape: Shape, directory: Path | None, dtype: torch.dtype) -> nn.Module:

@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
-from bench import textgen
 from bench.data import vocabulary
 from bench.generation.language import CharacterLanguage
+from bench.textgen.workload import FAMILY as TEXTGEN
 from bench.textgen.workload import WORKLOAD
 from diagnose.workload import Decoding, Generator, Question
 
@@ -22,12 +22,12 @@ Tokens = list[tuple[int, ...]]
 
 @pytest.fixture(scope="module")
 def generator() -> Generator:
-    return textgen.open_generator(TINY.shape, CPU, seed=1)
+    return TEXTGEN.open_generator(TINY.shape, CPU, seed=1)
 
 
 @pytest.fixture(scope="module")
 def questions() -> list[Question]:
-    return textgen.open_questions(None, 8)
+    return TEXTGEN.open_questions(None, 8)
 
 
 def answer(generator: Generator, questions: list[Question], decoding: Decoding) -> Tokens:
@@ -42,7 +42,7 @@ def answer_singly(generator: Generator, questions: list[Question], decoding: Dec
 def test_questions_differ_in_length_and_are_the_same_for_every_count(
     questions: list[Question],
 ) -> None:
-    assert textgen.open_questions(None, 3) == questions[:3]
+    assert TEXTGEN.open_questions(None, 3) == questions[:3]
     assert len({len(each.prompt) for each in questions}) > 3
     assert len({each.key for each in questions}) == len(questions)
     wrong = [each for each in questions if not each.prompt.endswith(each.references[0])]
@@ -73,11 +73,11 @@ def test_a_natural_stop_is_where_the_reference_ends(
 
 def test_weights_come_from_the_seed_and_take_the_precision_asked_for() -> None:
     first, again, other = (
-        textgen.open_generator(TINY.shape, CPU, dtype=torch.bfloat16, seed=seed)
+        TEXTGEN.open_generator(TINY.shape, CPU, dtype=torch.bfloat16, seed=seed)
         for seed in (3, 3, 4)
     )
     assert {each.dtype for each in first.model.parameters()} == {torch.bfloat16}
-    asked = textgen.open_questions(None, 2)
+    asked = TEXTGEN.open_questions(None, 2)
     assert answer(first, asked, Decoding(4)) == answer(again, asked, Decoding(4))
     assert answer(first, asked, Decoding(4)) != answer(other, asked, Decoding(4))
 
@@ -94,7 +94,7 @@ def test_only_answers_are_labelled() -> None:
     rows = WORKLOAD.datasets["questions"](TINY, None)
     batch = next(iter(DataLoader(rows, TINY.batch_size, collate_fn=WORKLOAD.collate)))
     assert (batch["labels"][batch["attention_mask"] == 0] == -100).all()
-    (question,) = textgen.open_questions(None, 1)
+    (question,) = TEXTGEN.open_questions(None, 1)
     kept = batch["labels"][0][batch["labels"][0] != -100]
     answer_ids = vocabulary.encode(question.references[0], TINY.shape["vocab"])
     assert kept.tolist() == [*answer_ids, vocabulary.SEP]

@@ -8,9 +8,9 @@ import pytest
 import torch
 from PIL import Image
 
-from bench import vqa
 from bench.data import vocabulary
 from bench.vqa.questions import ASKED, PHOTOGRAPHS, VIEWS, Source, open_views
+from bench.vqa.workload import FAMILY as VQA
 from bench.vqa.workload import WORKLOAD
 from diagnose.workload import Decoding, Encoded, Generator, Question, Size, WorkloadError
 
@@ -21,13 +21,13 @@ TOKENS_PER_TILE = 4  # 56 x 56 pixels, patches of 14, two by two together
 
 @pytest.fixture(scope="module")
 def generator() -> Generator:
-    return vqa.open_generator(TINY.shape, CPU, seed=1)
+    return VQA.open_generator(TINY.shape, CPU, seed=1)
 
 
 @pytest.fixture(scope="module")
 def questions() -> list[Question]:
     """One for each view of a photograph."""
-    asked = vqa.open_questions(None, 64)
+    asked = VQA.open_questions(None, 64)
     return list({each.image: each for each in asked}.values())
 
 
@@ -45,14 +45,14 @@ def test_photographs_differ_in_format_and_neighbouring_questions_in_photograph(
             formats.add(round(picture.width / picture.height, 1))
     assert len(formats) == len(questions) == len(VIEWS)
     assert {each["photograph"] for each in ASKED} == set(PHOTOGRAPHS)
-    asked = vqa.open_questions(None, 64)
+    asked = VQA.open_questions(None, 64)
     assert len({each.image for each in asked[: len(VIEWS)]}) == len(VIEWS)
 
 
 def test_a_missing_photograph_is_told_with_its_package(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(PHOTOGRAPHS, "stairs", Source("pywt", "PyWavelets", "data/none.npz"))
     with pytest.raises(WorkloadError, match=r"'stairs' is missing; run `pip .* PyWavelets`"):
-        vqa.open_questions(None, 1)
+        VQA.open_questions(None, 1)
 
 
 @pytest.mark.parametrize(
