@@ -16,7 +16,7 @@ from bench.timeseries.training import GRADIENT_NORM_MOST
 from bench.timeseries.windows import Windows
 from diagnose.workload import Batch, DataSummary, Network, Size, Treatment, Workload
 
-# What bench/timeseries/features.py makes of the default series.
+# What bench/timeseries/windows.py makes of the default series.
 FEATURES = 35
 SEED = 0
 
