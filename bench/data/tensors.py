@@ -234,7 +234,7 @@ def _save(path: Path, tensors: Mapping[str, Tensor]) -> None:
 def keep_file(path: Path, content: io.BytesIO) -> None:
     """Whole or not at all, also if two processes do it at once: the last rename wins."""
     try:
-        write_bytes(path, content.getvalue())
+        write_bytes(path, content.getbuffer())
     except OSError as error:
         raise WorkloadError(
             f"the prepared data cannot be kept in {path.parent}: {error.strerror}; "

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 
-def write_bytes(path: Path, content: bytes) -> None:
+def write_bytes(path: Path, content: bytes | memoryview) -> None:
     """Old content or new content, never half of one; no leftovers on failure."""
     write_file(path, lambda part: part.write_bytes(content))
 
