@@ -33,7 +33,7 @@ $(STAMP): requirements.lock
 diagnose: $(READY) ## measure this machine stage by stage and write reports/<label>/
 	$(RUN) -m diagnose run $(ARGS)
 
-optimize: $(READY) ## try every optimisation of the full model, with proofs and intervals
+optimize: $(READY) ## try every optimization of the full model, with proofs and intervals
 	$(RUN) -m diagnose optimize $(ARGS)
 
 batch-size: $(READY) ## the largest batch that fits, and the one to use; ARGS="--workload textgen"
@@ -43,7 +43,7 @@ evaluate: $(READY) ## answer and score questions; ARGS="-m DIR -d FILE.jsonl -b 
 	$(RUN) diagnose/evaluate.py $(ARGS)
 
 accuracy: $(READY) ## diagnose scripts whose cause is known, and publish how often it is right
-	$(RUN) -m diagnose.commands.accuracy $(ARGS)
+	$(RUN) -m diagnose accuracy $(ARGS)
 
 test: lint ## lint, then every test, two files at a time
 	$(RUN) -m pytest tests -n 2 --dist loadfile $(ARGS)

@@ -9,7 +9,7 @@ if not __package__:
     # Whoever runs this file puts its folder first, where its neighbours would shadow libraries.
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
-from diagnose.commands.scaling import main
+from diagnose.commands.cli import door
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(door("scaling", "torchrun --nproc-per-node=N diagnose/ddp_scaling.py"))

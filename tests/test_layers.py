@@ -59,7 +59,7 @@ ONE_PLACE: dict[str, tuple[str, str]] = {
     "torch.cuda": ("diagnose/**", "diagnose/measure/machine/cuda.py"),
 }
 
-# Analysis that still writes its own tables, and one command that still measures: to be moved.
+# Analysis that still writes its own tables: to be moved.
 NOT_YET = {
     *(
         f"diagnose/analyze/{name}.py"
@@ -78,7 +78,6 @@ NOT_YET = {
             "scaling/options",
         )
     ),
-    "diagnose/commands/evaluation_run.py",
 }
 
 PRODUCT = ("bench/**/*.py", "diagnose/**/*.py", "conftest.py")

@@ -1,137 +1,101 @@
-"""How accurate is `python -m diagnose script`? Asked of scripts whose cause is known.
-
-    make accuracy                             # every planted script, about an hour
-    make accuracy ARGS="--only input sync"    # those with one of these in their name
-    make accuracy ARGS="--resume"             # go on after Ctrl-C; nothing twice
-
-The tool sees a script as a user would run it; what is true is measured apart from it, by timing
-the script against its repaired twin in turns. Writes reports/<label>/accuracy.json with the
-report and figure that are rendered from it; every script is saved as soon as it is judged.
-
-Exit codes: 0 every goal is met, 1 one is missed, 2 wrong usage, 3 a script could not be
-diagnosed or timed, 130 interrupted.
-"""
+"""How accurate is `script`? Asked of scripts whose cause is known."""
 
 from __future__ import annotations
 
 import argparse
-import json
-import math
 import shlex
-import signal
-import subprocess
-import sys
-import tempfile
-import time
 from collections.abc import Sequence
 from dataclasses import replace
-from datetime import datetime, timezone
 from pathlib import Path
 
 from diagnose.analyze.accuracy import goals, judge, judge_case
-from diagnose.commands.entry import Progress, describe_machine, positive, whole_and_positive
-from diagnose.commands.keep import write
+from diagnose.commands.arguments import add_reports_option, count, positive
+from diagnose.commands.keep import complain, keep_report, print_answer
+from diagnose.commands.progress import Progress
+from diagnose.measure.accuracy import describe_here, find_complaints, measure_case
 from diagnose.measure.jobs import import_from_clone
-from diagnose.measure.ranks.job.ends import COULD_NOT_MEASURE, FINE, INTERRUPTED, USAGE
-from diagnose.measure.twins.cases import DIRECTORY, REPAIR, Case, find_lines, fixed_script
-from diagnose.measure.twins.timing import ROOT, CouldNotPace, python_words, started, time_twins
-from diagnose.measure.words import one_sentence, without_paths
-from diagnose.records import codec
-from diagnose.records.accuracy import (
-    AccuracyRecord,
-    Answer,
-    CaseResult,
-    PlantedCulprit,
-    Said,
-    Twins,
-)
-from diagnose.records.header import Header, Reading
-from diagnose.records.script import Diagnosis, ScriptFinding
+from diagnose.measure.supervisor import Refused
+from diagnose.measure.twins.cases import Case
+from diagnose.measure.words import without_paths
+from diagnose.records.accuracy import AccuracyRecord, CaseResult
+from diagnose.records.exit_codes import COULD_NOT_MEASURE, FINE, FOUND
 from diagnose.records.stats import FEWEST_FOR_INTERVAL
 from diagnose.render import store
-from diagnose.render.accuracy.report import answer
 
-MISSED = 1
+MANUAL = """\
+  make accuracy                             # every planted script, about an hour
+  make accuracy ARGS="--only input sync"    # those with one of these in their name
+  make accuracy ARGS="--resume"             # go on after Ctrl-C; nothing twice
+
+The tool sees a script as a user would run it; what is true is measured apart from it, by timing
+the script against its repaired twin in turns. Writes reports/<label>/accuracy.json with the
+report and figure that are rendered from it; every script is saved as soon as it is judged.
+Exits with 1 if a goal is missed."""
 LABEL = "accuracy"
 TOOL = "-m diagnose script"
 BLOCKS = 8
 # Less than the tool takes by default: what is right in this time is right in more.
 TOOL_SECONDS = 45.0
 TIMEOUT_SECONDS = 240.0
-# What the longest step of a planted script could take on a slow machine, its imports included.
-STEP_SECONDS = 30.0
-# A script that grows gets slower with every step, so its twin is timed over the steps that the
-# tool saw; beyond so many blocks the answer would not change.
-MOST_BLOCKS = 40
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    arguments = _build_parser().parse_args(argv)
-    # A polite kill ends like Ctrl-C: nothing keeps running, and what was judged is kept.
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        cases = _choose(arguments.only)
-        label = arguments.label or _default_label(arguments.only)
-        directory = arguments.reports / store.validate_label(label)
-        with store.label_lock(directory):
-            record = _begin(_open(label, arguments, cases), directory, resume=arguments.resume)
-            record = _run(record, cases, arguments, directory)
-        return _conclude(record, directory)
-    except KeyboardInterrupt:
-        return INTERRUPTED
-    except _Refused as error:
-        print(f"diagnose: {error}", file=sys.stderr)
-        return USAGE
-    except store.StoreError as error:
-        print(f"diagnose: {error}", file=sys.stderr)
-        return USAGE if isinstance(error, store.LabelError) else COULD_NOT_MEASURE
-
-
-class _Refused(Exception):
-    """The request makes no sense; the message says why and what to do."""
-
-
-def _build_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m diagnose.commands.accuracy",
-        description="Judge the diagnosis of scripts on scripts whose cause is known.",
-    )
-    parser.add_argument(
-        "--only", nargs="+", default=[], metavar="PART", help="scripts with one of these in a name"
-    )
-    parser.add_argument("--resume", action="store_true", help="go on after an interruption")
-    parser.add_argument("--label", help=f"name of the report (default: {LABEL}, and the parts)")
-    parser.add_argument(
-        "--reports", type=Path, default=Path("reports"), metavar="DIR", help="(default: reports)"
-    )
-    parser.add_argument(
+def add_options(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("--only", nargs="+", default=[], metavar="PART", help="scripts with this in their name")
+    add("--resume", action="store_true", help="go on after an interruption")
+    add("--label", help=f"name of the report (default: {LABEL}, and the parts)")
+    add_reports_option(parser)
+    add("--json", action="store_true", help="print the answer and the goals as JSON")
+    add(
         "--tool",
         default=TOOL,
         metavar="WORDS",
         help=f"what Python runs to diagnose a script (default: {TOOL})",
     )
-    parser.add_argument(
+    add(
         "--seconds",
         type=positive,
         default=TOOL_SECONDS,
         help=f"that the tool may watch a script (default: {TOOL_SECONDS:g})",
     )
-    parser.add_argument(
+    add(
         "--timeout",
         type=positive,
         default=TIMEOUT_SECONDS,
         metavar="SECONDS",
         help=f"after which the tool is ended (default: {TIMEOUT_SECONDS:g})",
     )
-    parser.add_argument(
+    add(
         "--blocks",
-        type=whole_and_positive,
+        type=count,
         default=BLOCKS,
         metavar="N",
         help=f"pairs of blocks that time the twins (default: {BLOCKS}; below "
         f"{FEWEST_FOR_INTERVAL} there is no interval, and no result)",
     )
-    return parser
+
+
+def run(arguments: argparse.Namespace) -> int:
+    cases, tool = _choose(arguments.only), shlex.split(arguments.tool)
+    label = arguments.label or store.label_from_device_name(" ".join([LABEL, *arguments.only]))
+    directory = arguments.reports / store.validate_label(label)
+    with Progress() as progress, keep_report(arguments, _count) as keeper:
+        keeper.lock(directory)
+        record = _begin(_open(label, arguments, cases), directory, resume=arguments.resume)
+        keeper.record = record
+        for place, case in enumerate(cases):
+            progress.advance(place, len(cases))
+            if case.name not in {each.name for each in record.cases}:
+                progress.show(case.name)
+                made = measure_case(
+                    case, tool, arguments.seconds, arguments.timeout, arguments.blocks
+                )
+                record = _with_case(record, made)
+                keeper.save(record)
+                progress.say(_line(made))
+        record = replace(record, complete=True)
+        keeper.finish(record)
+    return _conclude(record, arguments)
 
 
 def _choose(parts: Sequence[str]) -> list[Case]:
@@ -139,29 +103,14 @@ def _choose(parts: Sequence[str]) -> list[Case]:
     unknown = [part for part in parts if not any(part in case.name for case in planted)]
     if unknown:
         names = ", ".join(case.name for case in planted)
-        raise _Refused(f"no planted script has {unknown[0]!r} in its name; there are {names}")
+        raise Refused(f"no planted script has {unknown[0]!r} in its name; there are {names}")
     return [case for case in planted if not parts or any(part in case.name for part in parts)]
 
 
-def _default_label(parts: Sequence[str]) -> str:
-    return store.label_from_device_name(" ".join([LABEL, *parts]))
-
-
 def _open(label: str, arguments: argparse.Namespace, cases: Sequence[Case]) -> AccuracyRecord:
-    from diagnose.measure.machine.describe import probe
-
-    # The planted scripts run on the CPU wherever they are, so that everybody can check them.
-    ready = {"identities": [], "machine": codec.to_dict(probe("cpu")), "is_fake": False}
-    # As it would come from a measuring process: lists, not tuples.
-    machine, source = describe_machine(json.loads(json.dumps(ready)))
+    effort = "full" if arguments.blocks >= FEWEST_FOR_INTERVAL else "smoke"
     return AccuracyRecord(
-        header=Header(
-            label=label,
-            created=datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
-            source=source,
-            effort="full" if arguments.blocks >= FEWEST_FOR_INTERVAL else "smoke",
-            machine=machine,
-        ),
+        header=replace(describe_here(effort), label=label),
         tool=without_paths(f"python {arguments.tool} --seconds {arguments.seconds:g}"),
         planned=tuple(case.name for case in cases),
     )
@@ -173,161 +122,31 @@ def _begin(fresh: AccuracyRecord, directory: Path, *, resume: bool) -> AccuracyR
     if not (resume and path.exists()):
         return fresh
     earlier = store.load_accuracy(path)
-    for name in ("tool", "tool_version", "method", "effort"):
-        before, now = getattr(earlier, name), getattr(fresh, name)
+    for name, before, now in (
+        ("tool", earlier.tool, fresh.tool),
+        ("tool version", earlier.header.tool_version, fresh.header.tool_version),
+        ("method", earlier.header.method, fresh.header.method),
+        ("effort", earlier.header.effort, fresh.header.effort),
+    ):
         if before != now:
-            raise _Refused(
+            raise Refused(
                 f"{path} cannot be resumed: its {name} is {before!r}, now it is {now!r}; "
                 "leave out --resume to begin again"
             )
-    kept = tuple(
-        each for each in earlier.cases if each.name in fresh.planned and not _complaints(each)
-    )
-    return replace(fresh, cases=kept)
+    kept = [
+        each for each in earlier.cases if each.name in fresh.planned and not find_complaints(each)
+    ]
+    return replace(fresh, cases=tuple(kept))
 
 
-def _run(
-    record: AccuracyRecord, cases: Sequence[Case], arguments: argparse.Namespace, directory: Path
-) -> AccuracyRecord:
-    progress = Progress()
-    done = {each.name: each for each in record.cases}
-    try:
-        for place, case in enumerate(cases):
-            progress.advance(place, len(cases))
-            if case.name in done:
-                continue
-            progress.show(case.name)
-            done[case.name] = measure_case(case, arguments)
-            record = replace(record, cases=tuple(done[c.name] for c in cases if c.name in done))
-            store.save(record, directory)
-            progress.clear()
-            print(_line(done[case.name]), file=sys.stderr)
-    except KeyboardInterrupt:
-        progress.clear()
-        if record.cases:
-            # It may have come between a result and its saving.
-            store.save(record, directory)
-            write(directory)
-            print(
-                f"diagnose: interrupted; {len(record.cases)} of {len(cases)} scripts are in "
-                f"{directory}, --resume goes on from there",
-                file=sys.stderr,
-            )
-        raise
-    except store.StoreError:
-        # The disk is the reader's to repair; what was measured must not be lost with it.
-        print(codec.dumps(record).decode(), file=sys.stderr)
-        raise
-    record = replace(record, complete=True)
-    store.save(record, directory)
-    write(directory)
-    return record
+def _with_case(record: AccuracyRecord, made: CaseResult) -> AccuracyRecord:
+    """Scripts stay in their order, whichever of them were taken over."""
+    cases = sorted((*record.cases, made), key=lambda each: record.planned.index(each.name))
+    return replace(record, cases=tuple(cases))
 
 
-def measure_case(case: Case, arguments: argparse.Namespace) -> CaseResult:
-    """What the tool says of the script, and what its repair gives back."""
-    culprits = tuple(
-        PlantedCulprit(each.cause, each.file, find_lines(case, each)) for each in case.culprits
-    )
-    begin = time.monotonic()
-    said = ask_tool(case, shlex.split(arguments.tool), arguments.seconds, arguments.timeout)
-    seconds = time.monotonic() - begin
-    given = said if isinstance(said, Answer) else None
-    twins = _time(case, given, arguments.blocks)
-    return CaseResult(
-        name=case.name,
-        culprits=culprits,
-        answer=given,
-        answer_reason=said if isinstance(said, str) else "",
-        twins=twins if isinstance(twins, Twins) else None,
-        twins_reason=twins if isinstance(twins, str) else "",
-        seconds=seconds,
-        unseen=case.unseen,
-    )
-
-
-def ask_tool(case: Case, tool: Sequence[str], seconds: float, timeout: float) -> Answer | str:
-    """The tool's answer, or one sentence that says why there is none."""
-    with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryFile() as log:
-        path = Path(folder, "answer.json")
-        words = [*python_words(case.ranks), *tool]
-        words += ["--json", str(path), "--seconds", f"{seconds:g}", str(case.slow)]
-        with started(words, subprocess.DEVNULL, log) as process:
-            try:
-                code = process.wait(timeout)
-            except subprocess.TimeoutExpired:
-                return f"no answer after {timeout:g} s"
-        log.seek(0)
-        lines = log.read().decode(errors="replace").strip().splitlines()
-        last = f": {one_sentence(lines[-1])}" if lines else ""
-        try:
-            return read_answer(path.read_text(encoding="utf-8"), case)
-        except OSError:
-            return f"the tool ended with code {code} and wrote no answer{last}"
-        except ValueError as error:
-            return f"the tool wrote an answer that cannot be read: {one_sentence(str(error))}"
-
-
-def read_answer(text: str, case: Case) -> Answer:
-    """The part of the tool's JSON that can be right or wrong, in seconds."""
-    diagnosis = codec.from_dict(Diagnosis, json.loads(text), "answer")
-    step, overhead = diagnosis.step_ms, diagnosis.overhead.get("share")
-    return Answer(
-        sentence=without_paths(diagnosis.sentence),
-        steps=diagnosis.steps,
-        step_seconds=Reading(step.median / 1e3 if step else None, "" if step else "no plain step"),
-        overhead_share=Reading(overhead, "" if overhead is not None else "the tool did not say"),
-        findings=tuple(_read_finding(each, case) for each in diagnosis.findings),
-    )
-
-
-def _read_finding(finding: ScriptFinding, case: Case) -> Said:
-    low, high = finding.gain_ci
-    return Said(
-        cause=finding.cause,
-        file=_inside(finding.file, case),
-        line=finding.line,
-        gain_seconds=finding.gain_ms / 1e3,
-        gain_low=low / 1e3,
-        gain_high=high / 1e3,
-        share=finding.share,
-        verified=finding.verified,
-    )
-
-
-def _inside(file: str, case: Case) -> str:
-    """The path from the script's own directory; of any other file only the name."""
-    path, home = (ROOT / file).resolve(), case.directory.resolve()
-    return path.relative_to(home).as_posix() if path.is_relative_to(home) else path.name
-
-
-def _time(case: Case, said: Answer | None, blocks: int) -> Twins | str:
-    if not case.repair.exists():
-        return "there is nothing to repair"
-    if said is not None and "growth" in case.causes:
-        covered = math.ceil(said.steps / (case.block_steps + case.settle_steps))
-        blocks = max(blocks, min(MOST_BLOCKS, covered))
-    try:
-        with tempfile.TemporaryDirectory() as folder:
-            slow, fixed = time_twins(
-                [case.slow, fixed_script(case, Path(folder))],
-                ranks=case.ranks,
-                blocks=blocks,
-                block_steps=case.block_steps,
-                settle_steps=case.settle_steps,
-                step_seconds=STEP_SECONDS,
-            )
-    except CouldNotPace as error:
-        return f"the twins were not timed: {error}"
-    return Twins(tuple(slow), tuple(fixed), case.fixed_work, case.block_steps)
-
-
-def _complaints(result: CaseResult) -> list[str]:
-    """What could not be measured of a case; a healthy script need not have a twin."""
-    missing = [result.answer_reason] if result.answer is None else []
-    if result.twins is None and (DIRECTORY / result.name / REPAIR).exists():
-        missing.append(result.twins_reason)
-    return missing
+def _count(record: AccuracyRecord) -> str:
+    return f"{len(record.cases)} of {len(record.planned)} scripts" if record.cases else ""
 
 
 def _line(result: CaseResult) -> str:
@@ -337,23 +156,22 @@ def _line(result: CaseResult) -> str:
     return f"{result.name}: {judged.true_cause}, said {judged.said_cause}{promised}{real}"
 
 
-def _conclude(record: AccuracyRecord, directory: Path) -> int:
-    print(answer(record))
-    print(f"report: {directory / 'report.md'}")
-    broken = [(each.name, text) for each in record.cases for text in _complaints(each)]
-    for name, text in broken:
-        print(f"diagnose: {name}: {text}", file=sys.stderr)
+def _conclude(record: AccuracyRecord, arguments: argparse.Namespace) -> int:
+    from diagnose.render.accuracy.report import answer
+
     reached = goals(judge(record))
+    met = {goal.name: goal.met for goal in reached}
+    text = answer(record)
+    print_answer(record, arguments, {"answer": text, "goals": met}, text)
+    broken = [(each.name, why) for each in record.cases for why in find_complaints(each)]
+    for name, why in broken:
+        complain(f"{name}: {why}")
     missed = [goal for goal in reached if goal.met is False]
     for goal in missed:
-        print(f"diagnose: goal missed: {goal.name}, {goal.wanted}", file=sys.stderr)
+        complain(f"goal missed: {goal.name}, {goal.wanted}")
     if all(goal.met is None for goal in reached):
-        print("diagnose: no script proves anything on this machine", file=sys.stderr)
+        complain("no script proves anything on this machine")
         return COULD_NOT_MEASURE
     if broken:
         return COULD_NOT_MEASURE
-    return MISSED if missed else FINE
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+    return FOUND if missed else FINE

@@ -1,17 +1,38 @@
-"""How are the words of a command line read? Whole numbers, spellings, one sentence of error."""
+"""How are the words of a command line read? Numbers, spellings, and options that verbs share."""
 
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Sequence
+from pathlib import Path
 from typing import NoReturn
+
+from diagnose.records.exit_codes import USAGE
+
+LARGEST_COUNT = 2**31 - 1
+# torch takes seeds below 2**63; ranks add their number to it.
+LARGEST_SEED = 2**62 - 1
+SMALLEST_SIZE = 2**10
+_SUFFIXES = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30}
 
 
 class OneSentenceParser(argparse.ArgumentParser):
     """Says what is wrong in one line; the whole usage is for --help."""
 
     def error(self, message: str) -> NoReturn:
-        self.exit(2, f"{self.prog}: {message}; see --help\n")
+        self.exit(USAGE, f"{self.prog}: {message}; see --help\n")
+
+
+class Parser(OneSentenceParser):
+    """The same for the verbs; torchrun starts one process per rank, and one complaint is enough."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(USAGE, f"diagnose: {message}; see --help\n" if is_first_rank() else None)
+
+
+def is_first_rank() -> bool:
+    return os.environ.get("RANK", "0") == "0"
 
 
 def hyphenate(words: Sequence[str]) -> list[str]:
@@ -31,14 +52,20 @@ def count_or_none(text: str) -> int:
     return _whole(text, least=0)
 
 
-def _whole(text: str, least: int) -> int:
-    try:
-        value = int(text)
-    except ValueError:
-        value = least - 1
-    if value < least:
-        raise argparse.ArgumentTypeError(f"'{text}' is not a whole number of {least} or more")
-    return value
+def seed(text: str) -> int:
+    return _whole(text, least=0, most=LARGEST_SEED)
+
+
+def _whole(text: str, least: int, most: int = LARGEST_COUNT) -> int:
+    if not text.isdecimal() or not least <= int(text) <= most:
+        raise argparse.ArgumentTypeError(
+            f"'{text[:40]}' is not a whole number from {least} to {most}"
+        )
+    return int(text)
+
+
+def positive(text: str) -> float:
+    return between(text, 0, float("inf"), "a positive number")
 
 
 def between(text: str, low: float, high: float, expected: str) -> float:
@@ -50,3 +77,62 @@ def between(text: str, low: float, high: float, expected: str) -> float:
     if not low < value < high:
         raise argparse.ArgumentTypeError(f"'{text}' is not {expected}")
     return value
+
+
+def nbytes(text: str) -> int:
+    digits, suffix = (text[:-1], text[-1:].upper()) if text[-1:].isalpha() else (text, "")
+    if not digits.isdecimal() or suffix not in _SUFFIXES:
+        raise argparse.ArgumentTypeError(f"'{text}' is not a size; write 4000000, 64M or 1G")
+    value = int(digits) * _SUFFIXES[suffix]
+    if value < SMALLEST_SIZE:
+        raise argparse.ArgumentTypeError(f"'{text}' is below the smallest size, {SMALLEST_SIZE}")
+    return value
+
+
+def add_reports_option(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--reports", type=Path, default=Path("reports"), metavar="DIR", help="(default: reports)"
+    )
+
+
+def add_effort_options(parser: argparse.ArgumentParser, quick: str, full: str) -> None:
+    effort = parser.add_mutually_exclusive_group()
+    for name, text in (
+        ("quick", f"{quick} (default on the CPU)"),
+        ("full", f"{full} (default on accelerators)"),
+        ("smoke", "as short as possible, to try the tool: its numbers mean nothing"),
+    ):
+        effort.add_argument(f"--{name}", dest="effort", action="store_const", const=name, help=text)
+
+
+def add_device_option(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--device", help="cpu, cuda, ... (default: the accelerator, else cpu)")
+
+
+def add_report_options(parser: argparse.ArgumentParser, label_from: str) -> None:
+    """What every verb has that measures and writes a report."""
+    add_device_option(parser)
+    add_reports_option(parser)
+    parser.add_argument("--label", help=f"name of the report (default: from {label_from})")
+    parser.add_argument("--json", action="store_true", help="print the findings as JSON")
+
+
+def add_job_options(parser: argparse.ArgumentParser, workload: str, unit: str) -> None:
+    """What run, optimize and batch-size share; a `unit` of their work has a time limit."""
+    add = parser.add_argument
+    add("--workload", default=workload, help=f"built-in, or your .py file (default: {workload})")
+    add("--size", help="of the workload: seed, small or tiny for a built-in one")
+    add(
+        *("-d", "--data"),
+        metavar="FILE",
+        help="your own .tsv, .jsonl or .txt sentences, .csv of days, or .jsonl questions",
+    )
+    add(
+        *("-m", "--model"),
+        metavar="DIR",
+        help="your own model (config, safetensors, tokenizer) for textgen or vqa",
+    )
+    add_effort_options(parser, "about two minutes", "as long as the protocol asks")
+    add_report_options(parser, "the device's name")
+    add("--timeout", type=positive, metavar="SECONDS", help=f"longest time for one {unit}")
+    add("--seed", type=seed, default=0, metavar="N", help="of weights, data order and blocks")

@@ -1,169 +1,105 @@
-"""What does `batch-size` do? Its options, and the way from them to a report and an exit code."""
+"""What does `batch-size` do? Finds the largest batch that fits, on all ranks, and the best one."""
 
 from __future__ import annotations
 
 import argparse
 import contextlib
-import json
 import os
-import sys
 from collections.abc import Iterator
 from dataclasses import replace
-from functools import partial
-from pathlib import Path
 
 from diagnose.analyze.batch_size.choice import judge
-from diagnose.commands.entry import whole_and_positive
-from diagnose.commands.keep import label_parts, measure_and_keep, read_job, write
-from diagnose.commands.progress import Console
+from diagnose.commands.arguments import add_job_options, count
+from diagnose.commands.keep import complain, keep_report, print_answer, with_label
+from diagnose.commands.progress import Progress
+from diagnose.commands.run import check_label, label_parts, read_job
 from diagnose.measure.batch_size.agree import Agreement, own_card
 from diagnose.measure.batch_size.finder import PROBE_SECONDS, Finder
 from diagnose.measure.batch_size.plan import MAX_CROPS, Wanted
-from diagnose.measure.ranks.job.ends import COULD_NOT_MEASURE, FINE
-from diagnose.measure.ranks.job.rendezvous import NoRendezvous, Place, Refusal, read_place
-from diagnose.measure.supervisor import CouldNotOpen, Job, Refused
+from diagnose.measure.ranks.job.rendezvous import Place, read_place
 from diagnose.records.batch_size import BatchSizeRecord
 from diagnose.records.evaluation_options import DTYPES
-from diagnose.render import store
-from diagnose.render.batch_size.report import answer
+from diagnose.records.exit_codes import COULD_NOT_MEASURE, FINE
+
+MANUAL = """examples:
+  python -m diagnose batch-size --workload my_job.py --sweep 1 2 4 8 16
+  torchrun --nproc-per-node=8 -m diagnose batch-size --workload vqa --max-crops-list 12 13"""
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """What `batch-size` has beside the options of every measuring verb; underscores work too."""
-    parser.add_argument(
-        "--max-crops-list",
-        "--max_crops_list",
-        type=whole_and_positive,
-        nargs="+",
-        default=[],
-        metavar="N",
-        help="search once for each of these caps of image tiles",
-    )
-    parser.add_argument(
-        "--start-from-max-crops",
-        "--start_from_max_crops",
-        type=whole_and_positive,
-        metavar="N",
-        help=f"leave out smaller caps (of {', '.join(map(str, MAX_CROPS))} unless listed)",
-    )
-    parser.add_argument(
+    add_job_options(parser, "bert", "probe")
+    add_crops_options(parser)
+    add = parser.add_argument
+    add(
         "--batch-size",
-        "--batch_size",
-        type=whole_and_positive,
+        type=count,
         metavar="N",
         help="where to begin, or the only one to try (default: by memory and parameters)",
     )
-    parser.add_argument(
-        "--auto-adjust-batch-size",
-        "--auto_adjust_batch_size",
-        dest="auto_adjust",
-        action="store_true",
-        default=True,
-        help="search for the largest that fits (default)",
-    )
-    parser.add_argument(
-        "--no-auto-adjust-batch-size",
-        "--no_auto_adjust_batch_size",
-        dest="auto_adjust",
-        action="store_false",
-        help="try only --batch-size, or the workload's own",
-    )
-    parser.add_argument(
+    add(
         "--max-attempts",
-        "--max_attempts",
-        type=whole_and_positive,
+        type=count,
         metavar="N",
         help="probes of one search (default: as many as the exact answer takes)",
     )
-    parser.add_argument(
+    add(
         "--sweep",
-        type=whole_and_positive,
+        type=count,
         nargs="+",
         default=[],
         metavar="N",
         help="time these batch sizes (default: doubling up to the largest)",
     )
-    parser.add_argument(
+    add(
         "--torch-dtype",
-        "--torch_dtype",
         choices=DTYPES,
         default=DTYPES[0],
         help="of the weights of textgen and vqa (default: auto, as they were saved)",
     )
-    parser.add_argument(
+    add(
         "--max-new-tokens",
-        "--max_new_tokens",
-        type=whole_and_positive,
+        type=count,
         metavar="N",
         help="longest answer of textgen and vqa: as long as in your evaluation (default: 16, as in "
-        "profile_accuracy.py; evaluate.py has 256)",
+        "profile-accuracy; evaluate has 256)",
+    )
+
+
+def add_crops_options(parser: argparse.ArgumentParser) -> None:
+    """The caps of image tiles, and whether the batch size is searched for each of them."""
+    add = parser.add_argument
+    caps = ", ".join(map(str, MAX_CROPS))
+    add(
+        "--max-crops-list",
+        type=count,
+        nargs="+",
+        default=[],
+        metavar="N",
+        help="once for each of these caps of image tiles",
+    )
+    add(
+        "--start-from-max-crops",
+        type=count,
+        metavar="N",
+        help=f"leave out smaller caps (of {caps} unless listed)",
+    )
+    add(
+        "--auto-adjust-batch-size",
+        action=argparse.BooleanOptionalAction,
+        dest="auto_adjust",
+        default=True,
+        help="search for a larger batch that fits, instead of taking --batch-size as it is",
     )
 
 
 def run(arguments: argparse.Namespace) -> int:
-    if arguments.label is not None:
-        store.validate_label(arguments.label)
-    with _ranks(arguments.timeout) as (place, agreement):
-        ranks, sharing = (place.world_size, place.local_world_size) if place else (1, 1)
-        with (
-            Console() as console,
-            Finder(
-                _job(arguments), _wanted(arguments), console, agreement, ranks, sharing
-            ) as finder,
-        ):
-            record = finder.open()
-            label = arguments.label or _default_label(record, arguments)
-            record = replace(record, header=replace(record.header, label=label))
-            if place is not None and place.rank > 0:
-                return _code(finder.measure(record, lambda seen: None))
-            return _measure(finder, record, arguments, console)
-
-
-def _measure(
-    finder: Finder, record: BatchSizeRecord, arguments: argparse.Namespace, console: Console
-) -> int:
-    directory = arguments.reports / record.header.label
-    with store.label_lock(directory):
-        record = measure_and_keep(
-            finder.measure, record, directory, console, partial(_write_found, directory)
-        )
-    _conclude(record, directory, as_json=arguments.json)
-    return _code(record)
-
-
-def _write_found(directory: Path, record: BatchSizeRecord) -> None:
-    if record.configurations:
-        write(directory)
-
-
-@contextlib.contextmanager
-def _ranks(probe_seconds: float | None) -> Iterator[tuple[Place | None, Agreement | None]]:
-    """The other ranks, where torchrun has started some."""
-    if os.environ.get("WORLD_SIZE", "1") == "1":
-        yield None, None
-        return
-    try:
-        place = read_place()
-        agreement = Agreement(place, probe_seconds or max(PROBE_SECONDS.values()))
-    except Refusal as error:
-        raise Refused(str(error)) from None
-    except NoRendezvous as error:
-        raise CouldNotOpen(str(error)) from None
-    os.environ.update(own_card(place))
-    yield place, agreement
-    agreement.close()
-
-
-def _job(arguments: argparse.Namespace) -> Job:
-    return replace(
+    check_label(arguments.label)
+    job = replace(
         read_job(arguments),
         torch_dtype=arguments.torch_dtype,
         max_new_tokens=arguments.max_new_tokens,
     )
-
-
-def _wanted(arguments: argparse.Namespace) -> Wanted:
-    return Wanted(
+    wanted = Wanted(
         base=arguments.batch_size,
         adjust=arguments.auto_adjust,
         attempts=arguments.max_attempts,
@@ -172,46 +108,68 @@ def _wanted(arguments: argparse.Namespace) -> Wanted:
         start_from=arguments.start_from_max_crops,
         probe_seconds=arguments.timeout,
     )
+    with _ranks(arguments.timeout) as (place, agreement):
+        ranks, sharing = (place.world_size, place.local_world_size) if place else (1, 1)
+        with (
+            Progress() as progress,
+            Finder(job, wanted, progress, agreement, ranks, sharing) as finder,
+            keep_report(arguments, _count) as keeper,
+        ):
+            record = finder.open()
+            record = with_label(record, arguments.label, _label_parts(record, arguments))
+            if place is not None and place.rank > 0:
+                return _code(finder.measure(record, lambda seen: None))
+            keeper.lock(arguments.reports / record.header.label)
+            record = finder.measure(record, keeper.save)
+            keeper.finish(record)
+        _conclude(record, arguments)
+        return _code(record)
 
 
-def _default_label(record: BatchSizeRecord, arguments: argparse.Namespace) -> str:
-    parts = [record.header.machine.device_name, record.workload.name]
-    parts += label_parts(record.workload, arguments)
+@contextlib.contextmanager
+def _ranks(probe_seconds: float | None) -> Iterator[tuple[Place | None, Agreement | None]]:
+    """The other ranks, where torchrun has started some."""
+    if os.environ.get("WORLD_SIZE", "1") == "1":
+        yield None, None
+        return
+    place = read_place()
+    agreement = Agreement(place, probe_seconds or max(PROBE_SECONDS.values()))
+    os.environ.update(own_card(place))
+    yield place, agreement
+    agreement.close()
+
+
+def _label_parts(record: BatchSizeRecord, arguments: argparse.Namespace) -> list[str]:
+    parts = [record.workload.name, *label_parts(record.workload, arguments)]
     parts += [arguments.torch_dtype] if arguments.torch_dtype != DTYPES[0] else []
     tokens = arguments.max_new_tokens
-    parts += [f"{tokens} tokens"] if tokens is not None else []
-    parts += ["smoke"] if record.header.effort == "smoke" else []
-    return store.label_from_device_name(" ".join(parts))
+    return [*parts, f"{tokens} tokens"] if tokens is not None else parts
 
 
-def _conclude(record: BatchSizeRecord, directory: Path, *, as_json: bool) -> None:
-    if as_json:
-        print(json.dumps(_summary(record), ensure_ascii=False, indent=1))
-    else:
-        print(answer(record))
-        print(f"report: {directory / 'report.md'}")
+def _count(record: BatchSizeRecord) -> str:
+    found = len(record.configurations)
+    return f"{found} of {len(record.planned)} searches" if found else ""
+
+
+def _conclude(record: BatchSizeRecord, arguments: argparse.Namespace) -> None:
+    from diagnose.render.batch_size.report import answer
+
+    found = [
+        {
+            "configuration": each.configuration.key,
+            "largest": each.largest,
+            "is_exact": each.is_exact,
+            "knee": each.knee,
+            "use": each.use,
+            "reason": each.reason,
+        }
+        for each in map(judge, record.configurations)
+    ]
+    text = answer(record)
+    print_answer(record, arguments, {"answer": text, "configurations": found}, text)
     for each in record.configurations:
         if each.status != "done":
-            print(f"diagnose: {each.key}: {each.reason}", file=sys.stderr)
-
-
-def _summary(record: BatchSizeRecord) -> dict[str, object]:
-    answers = [judge(each) for each in record.configurations]
-    return {
-        "label": record.header.label,
-        "answer": answer(record),
-        "configurations": [
-            {
-                "configuration": each.configuration.key,
-                "largest": each.largest,
-                "is_exact": each.is_exact,
-                "knee": each.knee,
-                "use": each.use,
-                "reason": each.reason,
-            }
-            for each in answers
-        ],
-    }
+            complain(f"{each.key}: {each.reason}")
 
 
 def _code(record: BatchSizeRecord) -> int:

@@ -1,293 +1,118 @@
-"""What can be asked? The command line, and what its exit codes mean.
+"""What can be asked? The verbs, and how every one of them ends: an exit code, one sentence.
 
-0 fine · 1 a finding under --fail-on, or a report that is not what its data say · 2 wrong usage ·
-3 something could not be measured · 130 interrupted
+A verb is a module with `add_options(parser)` and `run(arguments)`; only the one that is asked for
+is imported, so that --help loads neither torch nor pandas.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
+import importlib
 import os
 import signal
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import replace
-from functools import partial
-from pathlib import Path
+from typing import NamedTuple
 
-from diagnose.analyze.findings import Finding
-from diagnose.commands import batch_size as batch_size_command
-from diagnose.commands import script as script_command
-from diagnose.commands.keep import label_parts, measure_and_keep, read_job, write
-from diagnose.commands.options import build_parser
-from diagnose.commands.progress import Console
-from diagnose.measure.optimize.optimizer import Optimizer
-from diagnose.measure.runner import Runner, resumed
-from diagnose.measure.stages import INTERCONNECT, STAGE_KEYS
+from diagnose.commands.arguments import Parser, hyphenate, is_first_rank
+from diagnose.commands.keep import complain
+from diagnose.measure.ranks.job.rendezvous import NoRendezvous, Refusal
 from diagnose.measure.supervisor import CouldNotOpen, Refused
-from diagnose.records.experiments import OptimizeRecord
-from diagnose.records.run import RunRecord
-from diagnose.render import store
+from diagnose.records.exit_codes import COULD_NOT_MEASURE, INTERRUPTED, USAGE
+from diagnose.render.store import LabelError, StoreError
+from diagnose.workload import WorkloadError
 
-FINE, FOUND, USAGE, COULD_NOT_MEASURE, INTERRUPTED = 0, 1, 2, 3, 130
-
-
-def run(arguments: argparse.Namespace) -> int:
-    if arguments.label is not None:
-        store.validate_label(arguments.label)
-    stages = [key for key in STAGE_KEYS if key in arguments.stages]
-    with (
-        Console() as console,
-        Runner(read_job(arguments), console, stages, arguments.timeout) as runner,
-    ):
-        fresh = runner.open()
-        label = arguments.label or _default_label(fresh, arguments)
-        directory = arguments.reports / label
-        with store.label_lock(directory):
-            record = _begin(
-                replace(fresh, header=replace(fresh.header, label=label)),
-                directory,
-                resume=arguments.resume,
-            )
-            record = measure_and_keep(
-                runner.measure, record, directory, console, partial(_tell_interrupted, directory)
-            )
-    code = _conclude(record, directory, arguments)
-    if INTERCONNECT in arguments.stages:
-        code = max(code, _measure_link(record, directory, arguments))
-    return code
+EXIT_CODES = """exit codes:
+  0 fine, 1 a finding under --fail-on or a check that failed, 2 wrong usage,
+  3 something could not be measured, 130 interrupted. torchrun turns every one
+  that is not 0 into its own 1; the line to read begins with "diagnose:"."""
 
 
-def _measure_link(record: RunRecord, directory: Path, arguments: argparse.Namespace) -> int:
-    """The last stage: all-reduces between two ranks of this machine, in a record of its own."""
-    from diagnose.commands.link import measure_here
+class Verb(NamedTuple):
+    """One thing that can be asked."""
 
-    if record.header.machine.device != "cpu" and len(record.header.machine.gpus) < 2:
-        print(
-            "interconnect: skipped, because an all-reduce needs two accelerators", file=sys.stderr
-        )
-        return FINE
-    path = directory / store.BANDWIDTH_NAME
-    if arguments.resume and path.exists() and store.load_bandwidth(path).complete:
-        return FINE
-    return measure_here(
-        label=record.header.label,
-        reports=arguments.reports,
-        device=record.header.machine.device,
-        effort=record.header.effort,
-        quiet=arguments.json,
-    )
+    name: str
+    module: str  # in this package
+    help: str
 
 
-def _default_label(record: RunRecord, arguments: argparse.Namespace) -> str:
-    """From the device, and from whatever else makes this run another experiment."""
-    parts = [record.header.machine.device_name]
-    if record.workload.name != "bert":
-        parts.append(record.workload.name)
-    parts += label_parts(record.workload, arguments)
-    if not set(STAGE_KEYS) <= set(arguments.stages):
-        parts += arguments.stages
-    if record.header.effort == "smoke":
-        parts.append(record.header.effort)
-    return store.label_from_device_name(" ".join(parts))
-
-
-def _begin(record: RunRecord, directory: Path, *, resume: bool) -> RunRecord:
-    """Take up the interrupted run, or put the finished one aside."""
-    path = directory / store.RECORD_NAME
-    if not path.exists():
-        return record
-    try:
-        earlier = store.load(path)
-    except store.StoreError as error:
-        moved = store.quarantine(path)
-        print(f"diagnose: {error}; it was moved to {moved.name}", file=sys.stderr)
-        return record
-    if resume:
-        return resumed(record, earlier)
-    store.set_aside(path)
-    return record
-
-
-def _tell_interrupted(directory: Path, record: RunRecord) -> None:
-    if record.stages:
-        write(directory)
-        print(
-            f"diagnose: interrupted; {len(record.stages)} of {len(record.planned)} stages are in "
-            f"{directory}, --resume goes on from there",
-            file=sys.stderr,
-        )
-
-
-def _conclude(record: RunRecord, directory: Path, arguments: argparse.Namespace) -> int:
-    from diagnose.analyze.run.rules import answer, judge
-
-    findings = judge(record)
-    if arguments.json:
-        print(json.dumps(_summary(record, findings), ensure_ascii=False, indent=1))
-    else:
-        if record.header.effort == "smoke":
-            print("This is no result: a smoke run takes too few steps to mean anything.")
-        print(answer(record, findings))
-        print(f"report: {directory / 'report.md'}")
-    broken = [s for s in record.stages if s.status in ("failed", "hung", "invalid")]
-    for stage in broken:
-        print(f"diagnose: stage {stage.key} {stage.status}: {stage.reason}", file=sys.stderr)
-    if broken:
-        return COULD_NOT_MEASURE
-    return FOUND if _gate_fails(findings, arguments.fail_on) else FINE
-
-
-def _summary(record: RunRecord, findings: Sequence[Finding]) -> dict[str, object]:
-    from diagnose.analyze.run.rules import answer
-
-    return {
-        "label": record.header.label,
-        "answer": answer(record, findings),
-        "findings": [vars(finding) for finding in findings],
-        "stages": {stage.key: stage.status for stage in record.stages},
-    }
-
-
-def _gate_fails(findings: Sequence[Finding], fail_on: str | None) -> bool:
-    """What cannot be decided does not pass a gate either."""
-    severe = {"warning": ("warning", "critical"), "critical": ("critical",)}.get(fail_on or "", ())
-    return any(
-        finding.severity in severe or (fail_on and finding.verdict == "cannot tell")
-        for finding in findings
-    )
-
-
-def optimize(arguments: argparse.Namespace) -> int:
-    if arguments.label is not None:
-        store.validate_label(arguments.label)
-    with (
-        Console() as console,
-        Optimizer(read_job(arguments), console, arguments.only, arguments.timeout) as optimizer,
-    ):
-        record = optimizer.open()
-        if arguments.samples is not None and not optimizer.evaluates:
-            raise Refused(
-                f"workload {record.workload.name} evaluates nothing, so --samples has no use; "
-                "textgen and vqa do"
-            )
-        label = arguments.label or _optimize_label(record, arguments)
-        record = replace(
-            record, header=replace(record.header, label=label), samples=arguments.samples
-        )
-        directory = arguments.reports / label
-        with store.label_lock(directory):
-            record = measure_and_keep(
-                optimizer.measure, record, directory, console, partial(_write_tried, directory)
-            )
-    return _conclude_optimize(record, directory, arguments)
-
-
-def _write_tried(directory: Path, record: OptimizeRecord) -> None:
-    if record.comparisons:
-        write(directory)
-
-
-def _optimize_label(record: OptimizeRecord, arguments: argparse.Namespace) -> str:
-    parts = [record.header.machine.device_name, record.workload.name]
-    parts += label_parts(record.workload, arguments)
-    parts += arguments.only or []
-    parts += ["smoke"] if record.header.effort == "smoke" else []
-    return store.label_from_device_name(" ".join(parts))
-
-
-def _conclude_optimize(
-    record: OptimizeRecord, directory: Path, arguments: argparse.Namespace
-) -> int:
-    from diagnose.analyze.optimize.experiment import judge_all
-    from diagnose.render.optimize.annotations import annotate
-    from diagnose.render.optimize.report import answer as optimize_answer
-
-    outcomes = judge_all(record)
-    if arguments.annotations and record.maps:
-        print(*annotate(record.maps[0]), sep="\n")
-    if arguments.json:
-        verdicts = [{"name": o.name, "verdict": o.verdict, "reason": o.reason} for o in outcomes]
-        print(json.dumps({"label": record.header.label, "verdicts": verdicts}, indent=1))
-    else:
-        print(optimize_answer(record, outcomes))
-        print(f"report: {directory / 'report.md'}")
-    tried = (*record.comparisons, *record.rungs)
-    broken = [each for each in tried if each.status in ("failed", "hung", "invalid")]
-    for each in broken:
-        print(f"diagnose: {each.key} {each.status}: {each.reason}", file=sys.stderr)
-    return COULD_NOT_MEASURE if broken else FINE
-
-
-def scale(arguments: argparse.Namespace) -> int:
-    from diagnose.analyze.scaling.cluster_table import SimulationRefused, scale_table
-
-    directory = store.record_path(arguments.reports, arguments.label).parent
-    record = store.load_scaling(directory / store.SCALING_NAME)
-    try:
-        print(scale_table(record, arguments.ranks, arguments.link))
-    except SimulationRefused as error:
-        print(f"diagnose: {error}", file=sys.stderr)
-        return COULD_NOT_MEASURE
-    return FINE
-
-
-def report(arguments: argparse.Namespace) -> int:
-    from diagnose.render.check import find_reports, write_index, write_report
-
-    named = [store.record_path(arguments.reports, label).parent for label in arguments.labels]
-    for directory in named or find_reports(arguments.reports):
-        print(write_report(directory))
-    write_index(arguments.reports)
-    return FINE
-
-
-def check(arguments: argparse.Namespace) -> int:
-    from diagnose.render.check import check as find_problems
-    from diagnose.render.check import find_reports
-
-    problems = find_problems(arguments.reports)
-    for problem in problems:
-        print(f"diagnose: {problem}", file=sys.stderr)
-    if not problems:
-        count = len(find_reports(arguments.reports))
-        print(f"{count} report(s) are what their data render to")
-    return FOUND if problems else FINE
+VERBS = (
+    Verb("run", "run", "Measure this machine stage by stage and write a report."),
+    Verb(
+        "script",
+        "script",
+        "Run your script unchanged; report the cause, the line and the milliseconds a fix would "
+        "save.",
+    ),
+    Verb("optimize", "optimize", "Try every optimization: is the result equal, is it faster?"),
+    Verb("batch-size", "batch_size", "Find the largest batch that fits, and the one worth using."),
+    Verb("link", "link", "Measure the link between ranks (under torchrun)."),
+    Verb("scaling", "scaling", "Find out where several ranks lose time (under torchrun)."),
+    Verb("scale", "scale", "Predict larger clusters from a measured scaling. Needs no torch."),
+    Verb("evaluate", "evaluate", "Answer and score questions."),
+    Verb("profile-accuracy", "profile_accuracy", "Score and cost of each cap of image tiles."),
+    Verb("accuracy", "accuracy", "Judge `script` on scripts whose cause is known."),
+    Verb("report", "report", "Render reports again from their data. Needs no torch."),
+    Verb("check", "check", "Fail if a report is not what its data render to. Needs no torch."),
+)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    verbs = {
-        "run": run,
-        "optimize": optimize,
-        "batch-size": batch_size_command.run,
-        "scale": scale,
-        "script": script_command.run,
-        "report": report,
-        "check": check,
-    }
-    arguments = build_parser(verbs).parse_args(argv)
+    words = list(sys.argv[1:] if argv is None else argv)
+    parser = Parser(
+        prog="python -m diagnose",
+        description="Finds out why a PyTorch job is slow, and proves what fixes it.",
+        epilog=EXIT_CODES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    verbs = parser.add_subparsers(required=True, metavar="VERB")
+    for verb in VERBS:
+        added = verbs.add_parser(verb.name, help=verb.help, description=verb.help)
+        if words[:1] == [verb.name]:
+            _fill(added, verb)
+    # Whatever follows a script is the script's own.
+    return command(parser.parse_args(words if words[:1] == ["script"] else hyphenate(words)))
+
+
+def door(name: str, prog: str) -> int:
+    """A file that is run for one verb alone: `torchrun diagnose/ddp_bandwidth.py`."""
+    parser = Parser(prog=prog)
+    _fill(parser, next(verb for verb in VERBS if verb.name == name))
+    return command(parser.parse_args(hyphenate(sys.argv[1:])))
+
+
+def _fill(parser: argparse.ArgumentParser, verb: Verb) -> None:
+    module = importlib.import_module(f"diagnose.commands.{verb.module}")
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.allow_abbrev = False
+    parser.description = f"{verb.help}\n\n{module.MANUAL}"
+    parser.epilog = EXIT_CODES
+    parser.set_defaults(run=module.run)
+    module.add_options(parser)
+
+
+def command(arguments: argparse.Namespace) -> int:
+    """Run the verb; whatever ends it early becomes one sentence and an exit code."""
     # A polite kill ends like Ctrl-C: the child is reaped and what was measured is kept.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    action: Callable[[argparse.Namespace], int] = arguments.action
+    action: Callable[[argparse.Namespace], int] = arguments.run
     try:
         code = action(arguments)
         sys.stdout.flush()
         return code
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as error:
+        complain(str(error) or "interrupted")
         return INTERRUPTED
-    except Refused as error:
-        print(f"diagnose: {error}", file=sys.stderr)
+    except (Refused, Refusal, WorkloadError, LabelError) as error:
+        # The same on every rank.
+        if is_first_rank():
+            complain(str(error))
         return USAGE
-    except (CouldNotOpen, store.StoreError) as error:
-        print(f"diagnose: {error}", file=sys.stderr)
-        return USAGE if isinstance(error, store.LabelError) else COULD_NOT_MEASURE
+    except (CouldNotOpen, NoRendezvous, StoreError) as error:
+        complain(str(error))
+        return COULD_NOT_MEASURE
     except OSError as error:
         # Standard output is full or closed: the files are written, only the words are lost.
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - until the process ends
-        print(f"diagnose: cannot write the output: {error.strerror}", file=sys.stderr)
+        complain(f"cannot write the output: {error.strerror or error}")
         return COULD_NOT_MEASURE
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,65 +1,74 @@
-"""How good are a model's answers to my questions, and how fast do they come?
-
-    python diagnose/evaluate.py -m DIR -d FILE.jsonl -b 8 -o evaluation
-    python diagnose/evaluate.py --metrics exact_match,bleu,rouge --save-predictions
-    for b in 1 2 4 8 16; do python diagnose/evaluate.py -m DIR -d FILE.jsonl -b $b -o eval_$b; done
-
-DIR holds config.json, *.safetensors and a tokenizer; each line of FILE.jsonl is like
-{"question": "...", "answer": "..."}. Without them a small model of random weights is asked
-questions that the project brings, to try the tool. Answers are written greedily. When memory runs
-out the batch is halved, down to single samples, with the same answers; each time is told and
-counted. For the largest batch that fits: python -m diagnose batch-size --workload textgen.
-
-The result is results.json in the directory of -o, with predictions.jsonl beside it if they are to
-be saved or if the evaluation ended early. Answers are written to predictions.jsonl.part as they
-come, so that not even a crash loses one. Options may be written with underscores too.
-
-Exit codes: 0 fine, 2 wrong usage, 3 something could not be measured, 130 interrupted.
-"""
+"""How good are a model's answers to my questions, and how fast do they come?"""
 
 from __future__ import annotations
 
 import argparse
-import os
-import signal
-import sys
+import contextlib
+import json
 from collections.abc import Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
 
-from diagnose.commands.arguments import hyphenate
-from diagnose.commands.evaluation_entry import Parser, add_evaluation_options, complain
+from diagnose.commands.arguments import is_first_rank
+from diagnose.commands.evaluation import (
+    add_evaluation_options,
+    describe_end,
+    follow_answering,
+    lead_answering,
+    load_result,
+    read_options,
+    remove_empty_parts,
+    remove_parts,
+)
+from diagnose.commands.keep import Keeper, complain
+from diagnose.commands.rank_job import Launch, launch_ranks
+from diagnose.measure.evaluation.accuracy import score_all, sort_answers
+from diagnose.measure.evaluation.partial import read_steps
 from diagnose.measure.evaluation.scores import METRICS
-from diagnose.measure.ranks.job.ends import COULD_NOT_MEASURE, INTERRUPTED, USAGE
+from diagnose.measure.supervisor import Refused
+from diagnose.records.codec import dumps
+from diagnose.records.evaluation import Answer, Fallback
+from diagnose.records.evaluation_options import Begun, EvaluationResult, cap_folder
 from diagnose.render import store
 
+MANUAL = """\
+  python diagnose/evaluate.py -m DIR -d FILE.jsonl -b 8 -o evaluation
+  python diagnose/evaluate.py --metrics exact_match,bleu,rouge --save-predictions
+  for b in 1 2 4 8 16; do python diagnose/evaluate.py -m DIR -d FILE.jsonl -b $b -o eval_$b; done
+
+DIR holds config.json, *.safetensors and a tokenizer; each line of FILE.jsonl is like
+{"question": "...", "answer": "..."}. Without them a small model of random weights is asked
+questions that the project brings, to try the tool. Answers are written greedily. When memory runs
+out the batch is halved, down to single samples, with the same answers; each time is reported and
+counted. For the largest batch that fits: python -m diagnose batch-size --workload textgen.
+
+The result is results.json in the directory of -o, with predictions.jsonl beside it if they are to
+be saved or if the evaluation ended early. Answers are written to results.parts as they come, so
+that not even a crash loses one, and --resume goes on from there. Under torchrun every rank answers
+its share. Options may be written with underscores too."""
 MAX_TOKENS = 256
+RESULTS_NAME = "results.json"
+PREDICTIONS_NAME = "predictions.jsonl"
 
 
-def build_parser() -> argparse.ArgumentParser:
-    parser = Parser(
-        prog="python diagnose/evaluate.py",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
+def add_options(parser: argparse.ArgumentParser) -> None:
     add_evaluation_options(parser, "textgen", MAX_TOKENS, "room for free text")
-    parser.add_argument(
-        "-o",
-        "--output",
+    add = parser.add_argument
+    add(
+        *("-o", "--output"),
         type=Path,
         default=Path("evaluation"),
         metavar="DIR",
         help="(default: %(default)s)",
     )
-    parser.add_argument(
+    add(
         "--metrics",
         type=_metrics,
         default=("exact_match", "bleu", "rouge"),
         metavar="NAMES",
         help=f"any of {','.join(METRICS)} (default: exact_match,bleu,rouge)",
     )
-    parser.add_argument("--save-predictions", action="store_true", help="keep every answer")
-    return parser
+    add("--save-predictions", action="store_true", help="keep every answer")
 
 
 def _metrics(text: str) -> tuple[str, ...]:
@@ -70,21 +79,77 @@ def _metrics(text: str) -> tuple[str, ...]:
     return names
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    arguments = build_parser().parse_args(hyphenate(sys.argv[1:] if argv is None else argv))
-    if os.environ.get("WORLD_SIZE", "1") != "1":
-        complain("evaluate.py runs in one process; for several use diagnose/profile_accuracy.py")
-        return USAGE
-    # A polite kill ends like Ctrl-C: what was answered is kept.
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        # Imported here: torch takes seconds, and a wrong option does not need it.
-        from diagnose.commands.evaluation_run import run
+def run(arguments: argparse.Namespace, launch: Launch | None = None) -> int:
+    """One pass over all questions: the ranks of profile-accuracy, without a cap of tiles."""
+    directory: Path = arguments.output
+    output = directory / RESULTS_NAME
+    options = read_options(arguments, output, max_crops=None)
+    if not is_first_rank():
+        return follow_answering(arguments, options)
+    if arguments.resume and (earlier := load_result(EvaluationResult, output)) is not None:
+        if earlier.complete:
+            raise Refused(f"{output} is complete; leave out --resume to answer everything again")
+        options = replace(options, settings=earlier.settings)
+    is_new = not directory.exists()
+    told: list[Fallback] = []
+    started: list[Begun] = []
+    keeper = Keeper[EvaluationResult](
+        lambda result: store.write_atomically(output, dumps(result)),
+        lambda result: f"{result.answered} of {result.num_samples} answers are in {directory}",
+    )
 
-        return run(arguments)
-    except KeyboardInterrupt:
-        complain("interrupted")
-        return INTERRUPTED
-    except store.StoreError as error:
-        complain(str(error))
-        return COULD_NOT_MEASURE
+    def begin(begun: Begun) -> None:
+        # Written before the first answer: it is what a resumption is held against.
+        started.append(begun)
+        keeper.save(score_all(begun, (), arguments.metrics, ()))
+
+    with keeper:
+        outcome = lead_answering(
+            arguments,
+            options,
+            launch or launch_ranks(1),
+            keeper,
+            on_begin=begin,
+            on_fallback=told.append,
+        )
+        if started:
+            steps = read_steps(cap_folder(output, None))
+            keeper.save(score_all(started[0], steps, arguments.metrics, told))
+            is_early = outcome.cause is not None
+            _keep_predictions(
+                directory / PREDICTIONS_NAME,
+                sort_answers(steps) if is_early or arguments.save_predictions else (),
+            )
+    if outcome.cause is not None:
+        complain("; ".join(filter(None, (describe_end(outcome), keeper.kept))))
+    else:
+        remove_parts(output)
+    if keeper.record is None:
+        remove_empty_parts(output)
+        with contextlib.suppress(OSError):
+            if is_new:
+                directory.rmdir()
+    elif keeper.record.answered:
+        print(_describe(keeper.record))
+        print(f"result: {output}")
+    return outcome.code
+
+
+def _keep_predictions(path: Path, answers: Sequence[Answer]) -> None:
+    """A line for every answer; nothing, rather than those of an earlier attempt."""
+    if not answers:
+        path.unlink(missing_ok=True)
+        return
+    lines = (json.dumps(asdict(each), ensure_ascii=False) + "\n" for each in answers)
+    store.write_atomically(path, "".join(lines).encode())
+
+
+def _describe(result: EvaluationResult) -> str:
+    shown = [
+        f"{name} {'not defined' if value is None else format(value, '.4f')}"
+        for name, value in result.metrics.items()
+    ]
+    return (
+        f"{', '.join(shown)} of {result.answered} samples; {result.samples_per_second:.3g} "
+        f"samples/s at batch {result.batch_size_used}, {len(result.fallbacks)} fall-backs"
+    )

@@ -1,4 +1,4 @@
-"""What does `script` do? Runs somebody's script as it is and tells why it is slow."""
+"""What does `script` do? Runs somebody's script unchanged and says why it is slow."""
 
 from __future__ import annotations
 
@@ -9,63 +9,52 @@ from dataclasses import asdict
 from pathlib import Path
 
 from diagnose.analyze.script.rules import diagnose
-from diagnose.commands.entry import positive, whole_and_positive
-from diagnose.measure.ranks.job.ends import COULD_NOT_MEASURE, FINE, INTERRUPTED, USAGE
-from diagnose.measure.supervisor import Refused
+from diagnose.commands.arguments import count, positive
+from diagnose.measure.supervisor import CouldNotOpen, Refused
+from diagnose.records.exit_codes import COULD_NOT_MEASURE, FINE, INTERRUPTED
 from diagnose.records.script import DEFAULT_SECONDS, DEFAULT_WARMUP, ScriptRecord, Wanted
 from diagnose.render.script import summarize
 
+MANUAL = """examples:
+  python -m diagnose script train.py --lr 0.1
+  torchrun --nproc-per-node=2 -m diagnose script --json why.json train.py"""
 
-def add_verb(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Unlike the other verbs it writes no report, so it has options of its own."""
-    text = "Run your own script as it is: which cause, which line, how many ms come back."
-    verb = verbs.add_parser(
-        "script",
-        help=text,
-        description=text,
-        epilog="examples:\n  python -m diagnose script train.py --lr 0.1\n"
-        "  torchrun --nproc-per-node=2 -m diagnose script --json why.json train.py",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    verb.add_argument(
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add(
         "--seconds",
         type=positive,
         default=DEFAULT_SECONDS,
-        help="for the verdict, up to a fifth of it before the first step "
+        help="time budget in seconds; up to a fifth may pass before the first step "
         f"(default: {DEFAULT_SECONDS:g})",
     )
-    verb.add_argument(
-        "--steps", type=whole_and_positive, metavar="N", help="at most about so many steps"
-    )
-    verb.add_argument(
+    add("--steps", type=count, metavar="N", help="stop after about so many steps")
+    add(
         "--warmup",
-        type=whole_and_positive,
+        type=count,
         default=DEFAULT_WARMUP,
         metavar="N",
         help=f"steps before anything is timed (default: {DEFAULT_WARMUP})",
     )
-    verb.add_argument(
-        "--json", metavar="FILE", help="write the findings there too; - is standard output"
-    )
-    verb.add_argument(
+    add("--json", metavar="FILE", help="write the findings there too; - is standard output")
+    add(
         "--keep-running",
         action="store_true",
         help="let the script go on after the verdict; nothing is changed in it then",
     )
-    verb.add_argument(
+    add(
         "--no-interventions",
         dest="interventions",
         action="store_false",
         help="only watch: every gain is an estimate then",
     )
-    verb.add_argument("script", metavar="SCRIPT", help="your .py file")
-    verb.add_argument(
-        "arguments", nargs=argparse.REMAINDER, metavar="...", help="its own arguments"
-    )
+    add("script", metavar="SCRIPT", help="your .py file")
+    add("arguments", nargs=argparse.REMAINDER, metavar="...", help="its own arguments")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from diagnose.measure.ranks.job.rendezvous import NoRendezvous, Refusal
+    # Imported here: it loads torch.
     from diagnose.measure.script.watch.program import NoScript
     from diagnose.measure.script.watch.session import Session
 
@@ -76,23 +65,20 @@ def run(arguments: argparse.Namespace) -> int:
         arguments.interventions,
         arguments.keep_running,
     )
-    teller = _Teller(arguments.json)
+    printer = _Printer(arguments.json)
     try:
-        session = Session(Path(arguments.script), wanted, teller.tell)
-        end = session.run(arguments.arguments)
-    except (NoScript, Refusal) as error:
-        print(f"diagnose: {error}", file=sys.stderr)
-        return USAGE
-    except (NoRendezvous, OSError) as error:
-        print(f"diagnose: {error}", file=sys.stderr)
-        return COULD_NOT_MEASURE
+        end = Session(Path(arguments.script), wanted, printer.show).run(arguments.arguments)
+    except NoScript as error:
+        raise Refused(str(error)) from None
+    except OSError as error:
+        raise CouldNotOpen(str(error)) from None
     if end.interrupted:
         return INTERRUPTED
-    return end.code or teller.code
+    return end.code or printer.code
 
 
-class _Teller:
-    """Says what was found, once; the script's own output stays as it was."""
+class _Printer:
+    """Shows what was found, once; the script's own output stays as it was."""
 
     def __init__(self, json_to: str | None) -> None:
         self.code = FINE
@@ -106,7 +92,7 @@ class _Teller:
         if self._file is not None and not self._file.parent.is_dir():
             raise Refused(f"--json: there is no directory {self._file.parent}")
 
-    def tell(self, record: ScriptRecord) -> None:
+    def show(self, record: ScriptRecord) -> None:
         diagnosis = diagnose(record)
         self.code = FINE if diagnosis.findings else COULD_NOT_MEASURE
         text = json.dumps(asdict(diagnosis), ensure_ascii=False, indent=1)

@@ -15,6 +15,8 @@ class Answer:
     generated_tokens: int
     prompt_tokens: int
     tiles: int
+    prompt: str
+    references: tuple[str, ...]
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""What can be asked of an evaluation, and where does its result live? No torch here."""
+"""What can be asked of an evaluation, what does it write, and where? No torch here."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from diagnose.records.evaluation import AccuracyRow
+from diagnose.records.evaluation import AccuracyRow, Fallback
 from diagnose.records.header import Setting
 
-ACCURACY_PROGRAM = "diagnose.measure.evaluation.ranks"
-ACCURACY_SCHEMA = 1
+PROGRAM = "diagnose.measure.evaluation.ranks"
+RESULT_SCHEMA = 1
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 
 
 @dataclass(frozen=True)
-class Wanted:
-    """What the user asked for; paths as text, because it travels as JSON."""
+class EvaluationOptions:
+    """Paths as text, because it travels as JSON."""
 
     workload: str
     size: str | None
@@ -28,19 +28,47 @@ class Wanted:
     num_workers: int
     batch_size: int | None
     seed: int
+    output: str  # the file of the result; its parts lie beside it
+    resume: bool
+    max_crops: tuple[int, ...] | None  # None is one pass over the questions, without a cap
+    start_from: int | None = None
+    auto_adjust: bool = False  # whether the batch may begin below `batch_size` and grow
+    max_attempts: int = 0
+    # Of the result that is resumed: the caps that it has, and what it was made with.
+    done: tuple[int, ...] = ()
+    settings: Mapping[str, Setting] | None = None
 
 
 @dataclass(frozen=True)
-class WantedAccuracy:
-    """What profile_accuracy.py can be asked for beside the model and the data."""
+class Begun:
+    """What rank 0 knows before the first answer."""
 
-    evaluation: Wanted
-    max_crops: tuple[int, ...]
-    start_from: int | None
-    auto_adjust: bool
-    max_attempts: int
-    output: str
-    resume: bool
+    settings: Mapping[str, Setting]
+    planned: tuple[int, ...]  # caps, those of an earlier attempt first; none without a cap
+    ranks: int
+    num_samples: int
+    batch_size: int
+
+
+@dataclass(frozen=True)
+class EvaluationResult:
+    """What evaluate.py writes. Means are None, with nothing answered."""
+
+    schema: int
+    tool_version: str
+    settings: Mapping[str, Setting]
+    complete: bool
+    num_samples: int
+    answered: int
+    metrics: Mapping[str, float | None]
+    reasons: Mapping[str, str]  # of the metrics that are None
+    batch_size: int
+    batch_size_used: int
+    fallbacks: tuple[Fallback, ...]
+    duration: float  # seconds, of the rank that took longest
+    samples_per_second: float | None
+    prompt_tokens_mean: float | None
+    generated_tokens_mean: float | None
 
 
 @dataclass(frozen=True)
@@ -60,8 +88,9 @@ def parts_folder(output: Path) -> Path:
     return output.with_suffix(".parts")
 
 
-def cap_folder(output: Path, max_crops: int) -> Path:
-    return parts_folder(output) / f"max_crops-{max_crops}"
+def cap_folder(output: Path, max_crops: int | None) -> Path:
+    name = "all" if max_crops is None else f"max_crops-{max_crops}"
+    return parts_folder(output) / name
 
 
 def predictions_folder(output: Path) -> Path:

@@ -118,6 +118,8 @@ def _read_answer(generator: Generator) -> Callable[[_Sample, tuple[int, ...]], A
             generated_tokens=len(tokens),
             prompt_tokens=len(sample.encoded.input_ids),
             tiles=sample.encoded.tiles,
+            prompt=sample.question.prompt,
+            references=tuple(sample.question.references),
         )
 
     return read

@@ -20,7 +20,7 @@ from diagnose.measure.machine.device import Device
 from diagnose.measure.machine.out_of_memory import is_out_of_memory, read_asked_for
 from diagnose.measure.words import one_sentence
 from diagnose.records.evaluation import Fallback
-from diagnose.records.evaluation_options import Wanted
+from diagnose.records.evaluation_options import EvaluationOptions
 from diagnose.records.header import Setting
 from diagnose.workload import Decoding, Generator, Question, WorkloadError
 
@@ -32,6 +32,7 @@ BUILT_IN_SAMPLES = 64
 class Evaluation:
     """Everything that is needed to begin."""
 
+    device: Device
     generator: Generator
     questions: list[Question]
     decoding: Decoding
@@ -39,26 +40,41 @@ class Evaluation:
     shape: Mapping[str, int]
     settings: dict[str, Setting]  # whatever may change an answer, so not the batch size
 
+    def fitting(
+        self,
+        on_fallback: Callable[[Fallback], object],
+        start: int | None = None,
+        attempts: int = 0,
+    ) -> Fitting:
+        """Batches of `batch_size`, or of `start` with so many attempts to grow to it."""
+        return Fitting(
+            start or self.batch_size,
+            ceiling=self.batch_size,
+            attempts=attempts,
+            on_fallback=on_fallback,
+            release=partial(release, self.device),
+        )
 
-def open_evaluation(wanted: Wanted, device: Device, sharing: int = 1) -> Evaluation:
+
+def open_evaluation(options: EvaluationOptions, device: Device, sharing: int = 1) -> Evaluation:
     """WorkloadError if the model or the data cannot be used, NoRoom if there is no memory for it.
 
     `sharing` ranks divide a host.
     """
-    model = None if wanted.model is None else Path(wanted.model)
-    data = None if wanted.data is None else Path(wanted.data)
-    job = jobs.load(wanted.workload, model)
+    model = None if options.model is None else Path(options.model)
+    data = None if options.data is None else Path(options.data)
+    job = jobs.load(options.workload, model)
     if job.generation is None:
         raise WorkloadError(f"workload {job.name} writes no answers; use textgen or vqa")
-    size_name, size = job.size(wanted.size, device.kind)
-    most = wanted.num_samples or (BUILT_IN_SAMPLES if data is None else sys.maxsize)
+    size_name, size = job.size(options.size, device.kind)
+    most = options.num_samples or (BUILT_IN_SAMPLES if data is None else sys.maxsize)
     questions = job.generation.open_questions(data, most)
-    dtype = choose_dtype(wanted.dtype, model)
+    dtype = choose_dtype(options.dtype, model)
     # On the CPU memory that runs out must be an error that can be answered, not a kill.
     guard(device, available_bytes(device, sharing).value)
     try:
         generator = job.generation.open_generator(
-            size.shape, device.torch, dtype=dtype, seed=wanted.seed
+            size.shape, device.torch, dtype=dtype, seed=options.seed
         )
     except Exception as error:
         if not is_out_of_memory(error, torch.OutOfMemoryError):
@@ -74,30 +90,14 @@ def open_evaluation(wanted: Wanted, device: Device, sharing: int = 1) -> Evaluat
         "data": None if data is None else data.name,
         "num_samples": len(questions),
         "data_sha256": hash_questions(questions),
-        "max_new_tokens": wanted.max_new_tokens,
+        "max_new_tokens": options.max_new_tokens,
         "dtype": _name(dtype),
         "device": device.kind,
-        "seed": wanted.seed,
+        "seed": options.seed,
     }
-    decoding = Decoding(max_new_tokens=wanted.max_new_tokens)
-    batch_size = wanted.batch_size or size.batch_size
-    return Evaluation(generator, questions, decoding, batch_size, size.shape, settings)
-
-
-def open_fitting(
-    device: Device,
-    batch_size: int,
-    on_fallback: Callable[[Fallback], object],
-    ceiling: int | None = None,
-    attempts: int = 0,
-) -> Fitting:
-    return Fitting(
-        batch_size,
-        ceiling=ceiling,
-        attempts=attempts,
-        on_fallback=on_fallback,
-        release=partial(release, device),
-    )
+    decoding = Decoding(max_new_tokens=options.max_new_tokens)
+    batch_size = options.batch_size or size.batch_size
+    return Evaluation(device, generator, questions, decoding, batch_size, size.shape, settings)
 
 
 def choose_dtype(name: str, model: Path | None) -> torch.dtype:

@@ -3,7 +3,7 @@
 A folder holds the parts of one evaluation: rank-0.jsonl, rank-1.jsonl ..., an empty
 rank-0.finished beside each that is done, and, after a resumption, kept.jsonl with what earlier
 attempts had. Questions are known by their place in the data, so any number of ranks can go on
-with what is missing.
+with what is missing. No torch here.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from diagnose.records.evaluation import Answer, Fallback, RankStep, Step
+from diagnose.records.codec import from_dict, to_dict
+from diagnose.records.evaluation import RankStep, Step
 from diagnose.records.files import write_file
 
 if TYPE_CHECKING:
@@ -85,18 +85,11 @@ def share_of(
 
 
 def _as_line(step: RankStep) -> str:
-    return json.dumps(asdict(step)) + "\n"
+    return json.dumps(to_dict(step)) + "\n"
 
 
 def _read_part(path: Path) -> Iterator[RankStep]:
     for line in path.read_text("utf-8", errors="replace").split("\n"):
         # The line during which a rank was killed, or a damaged one: its questions are asked again.
-        with contextlib.suppress(ValueError, KeyError, TypeError):
-            yield _from_record(json.loads(line))
-
-
-def _from_record(record: dict[str, Any]) -> RankStep:
-    step = record["step"]
-    answers = tuple(Answer(**each) for each in step["answers"])
-    fallbacks = tuple(Fallback(**each) for each in step["fallbacks"])
-    return RankStep(int(record["rank"]), Step(answers, float(step["seconds"]), fallbacks))
+        with contextlib.suppress(ValueError):
+            yield from_dict(RankStep, json.loads(line), "step")

@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from diagnose.records.exit_codes import COULD_NOT_MEASURE, FINE, INTERRUPTED, USAGE
 from diagnose.records.ranks import Culprit
-
-FINE, USAGE, COULD_NOT_MEASURE, INTERRUPTED = 0, 2, 3, 130
 
 Kind = Literal[
     "done",

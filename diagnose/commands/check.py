@@ -1,0 +1,27 @@
+"""What does `check` do? Fails if a report is not what its record renders to."""
+
+from __future__ import annotations
+
+import argparse
+
+from diagnose.commands.arguments import add_reports_option
+from diagnose.commands.keep import complain
+from diagnose.records.exit_codes import FINE, FOUND
+
+MANUAL = """example:
+  python -m diagnose check"""
+
+add_options = add_reports_option
+
+
+def run(arguments: argparse.Namespace) -> int:
+    from diagnose.render.check import check, find_reports
+
+    problems = check(arguments.reports)
+    for problem in problems:
+        complain(problem)
+    if problems:
+        return FOUND
+    count = len(find_reports(arguments.reports))
+    print(f"{count} report{'' if count == 1 else 's'} match their data")
+    return FINE

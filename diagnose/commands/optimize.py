@@ -1,0 +1,82 @@
+"""What does `optimize` do? Tries every optimization of a job and says which one is worth it."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import replace
+
+from diagnose.analyze.optimize.experiment import judge_all
+from diagnose.commands.arguments import add_job_options, count
+from diagnose.commands.keep import complain, is_broken, keep_report, print_answer, with_label
+from diagnose.commands.progress import Progress
+from diagnose.commands.run import check_label, label_parts, read_job
+from diagnose.measure.optimize.optimizer import EXPERIMENT_KEYS, Optimizer
+from diagnose.measure.supervisor import Refused
+from diagnose.records.exit_codes import COULD_NOT_MEASURE, FINE
+from diagnose.records.experiments import OptimizeRecord
+
+MANUAL = """example:
+  python -m diagnose optimize --only apply_prompt gated_fusion"""
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    add_job_options(parser, "dgca", "experiment")
+    parser.add_argument(
+        "--only",
+        nargs="+",
+        metavar="NAME",
+        help=f"only these; for dgca: {', '.join(EXPERIMENT_KEYS)}",
+    )
+    parser.add_argument(
+        "--samples",
+        type=count,
+        metavar="N",
+        help="of your whole evaluation: how long it takes, before and after (textgen, vqa)",
+    )
+    parser.add_argument(
+        "--annotations",
+        action="store_true",
+        help="print GitHub ::warning lines for the source lines to blame",
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    check_label(arguments.label)
+    with (
+        Progress() as progress,
+        Optimizer(read_job(arguments), progress, arguments.only, arguments.timeout) as optimizer,
+        keep_report(arguments, _count) as keeper,
+    ):
+        record = optimizer.open()
+        if arguments.samples is not None and not optimizer.evaluates:
+            raise Refused(
+                f"workload {record.workload.name} evaluates nothing, so --samples has no use; "
+                "textgen and vqa do"
+            )
+        parts = [record.workload.name, *label_parts(record.workload, arguments)]
+        record = with_label(record, arguments.label, [*parts, *(arguments.only or [])])
+        record = replace(record, samples=arguments.samples)
+        keeper.lock(arguments.reports / record.header.label)
+        record = optimizer.measure(record, keeper.save)
+        keeper.finish(record)
+    return _conclude(record, arguments)
+
+
+def _count(record: OptimizeRecord) -> str:
+    tried = {each.key for each in record.comparisons}
+    return f"{len(tried)} of {len(record.planned)} experiments" if tried else ""
+
+
+def _conclude(record: OptimizeRecord, arguments: argparse.Namespace) -> int:
+    from diagnose.render.optimize.annotations import annotate
+    from diagnose.render.optimize.report import answer
+
+    outcomes = judge_all(record)
+    if arguments.annotations and record.maps:
+        print(*annotate(record.maps[0]), sep="\n")
+    verdicts = [{"name": o.name, "verdict": o.verdict, "reason": o.reason} for o in outcomes]
+    print_answer(record, arguments, {"verdicts": verdicts}, answer(record, outcomes))
+    broken = [each for each in (*record.comparisons, *record.rungs) if is_broken(each)]
+    for each in broken:
+        complain(f"{each.key} {each.status}: {each.reason}")
+    return COULD_NOT_MEASURE if broken else FINE

@@ -1,0 +1,39 @@
+"""What does `scale` do? Predicts larger clusters from a scaling that was measured."""
+
+from __future__ import annotations
+
+import argparse
+
+from diagnose.analyze.scaling.cluster_links import LINK_NAMES
+from diagnose.commands.arguments import add_reports_option, count
+from diagnose.measure.supervisor import CouldNotOpen
+from diagnose.records.exit_codes import FINE
+from diagnose.render import store
+
+MANUAL = """example:
+  python -m diagnose scale --label amd-epyc-dgca --ranks 8 64 512 --link ib400"""
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    add_reports_option(parser)
+    add = parser.add_argument
+    add("--label", required=True, help="of the report that `scaling` wrote")
+    add("--ranks", type=count, nargs="+", default=[8, 64, 512], metavar="N", help="how many")
+    add(
+        "--link",
+        choices=LINK_NAMES,
+        default="measured",
+        help="between the ranks (default: as measured)",
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    from diagnose.analyze.scaling.cluster_table import SimulationRefused, scale_table
+
+    directory = store.record_path(arguments.reports, arguments.label).parent
+    record = store.load_scaling(directory / store.SCALING_NAME)
+    try:
+        print(scale_table(record, arguments.ranks, arguments.link))
+    except SimulationRefused as error:
+        raise CouldNotOpen(str(error)) from None
+    return FINE

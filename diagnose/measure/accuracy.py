@@ -1,0 +1,144 @@
+"""What does the tool say of a script whose cause is known, and what does its repair really save?"""
+
+from __future__ import annotations
+
+import json
+import math
+import subprocess
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from diagnose.measure.jobs import ROOT
+from diagnose.measure.machine.describe import probe
+from diagnose.measure.ranks.growth import make_header
+from diagnose.measure.twins.cases import Case, find_lines, fixed_script
+from diagnose.measure.twins.timing import CouldNotPace, python_words, started, time_twins
+from diagnose.measure.words import one_sentence, without_paths
+from diagnose.records import codec
+from diagnose.records.accuracy import Answer, CaseResult, PlantedCulprit, Said, Twins
+from diagnose.records.header import Header, Reading
+from diagnose.records.script import Diagnosis, ScriptFinding
+
+# What the longest step of a planted script could take on a slow machine, its imports included.
+STEP_SECONDS = 30.0
+# A script that grows gets slower with every step, so its twin is timed over the steps that the
+# tool saw; beyond so many blocks the answer would not change.
+MOST_BLOCKS = 40
+NOTHING_TO_REPAIR = "there is nothing to repair"
+
+
+def describe_here(effort: str) -> Header:
+    """The planted scripts run on the CPU wherever they are, so that everybody can check them."""
+    ready = {"identities": [], "machine": codec.to_dict(probe("cpu")), "is_fake": False}
+    # As it would come from a measuring process: lists, not tuples.
+    return make_header(json.loads(json.dumps(ready)), effort)
+
+
+def measure_case(
+    case: Case, tool: Sequence[str], seconds: float, timeout: float, blocks: int
+) -> CaseResult:
+    """What the tool says of the script, and what its repair gives back."""
+    culprits = tuple(
+        PlantedCulprit(each.cause, each.file, find_lines(case, each)) for each in case.culprits
+    )
+    begin = time.monotonic()
+    said = ask_tool(case, tool, seconds, timeout)
+    taken = time.monotonic() - begin
+    given = said if isinstance(said, Answer) else None
+    twins = _time(case, given, blocks)
+    return CaseResult(
+        name=case.name,
+        culprits=culprits,
+        answer=given,
+        answer_reason=said if isinstance(said, str) else "",
+        twins=twins if isinstance(twins, Twins) else None,
+        twins_reason=twins if isinstance(twins, str) else "",
+        seconds=taken,
+        unseen=case.unseen,
+    )
+
+
+def find_complaints(result: CaseResult) -> list[str]:
+    """What could not be measured of a case; a healthy script need not have a twin."""
+    missing = [result.answer_reason] if result.answer is None else []
+    if result.twins is None and result.twins_reason != NOTHING_TO_REPAIR:
+        missing.append(result.twins_reason)
+    return missing
+
+
+def ask_tool(case: Case, tool: Sequence[str], seconds: float, timeout: float) -> Answer | str:
+    """The tool's answer, or one sentence that says why there is none."""
+    with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryFile() as log:
+        path = Path(folder, "answer.json")
+        words = [*python_words(case.ranks), *tool]
+        words += ["--json", str(path), "--seconds", f"{seconds:g}", str(case.slow)]
+        with started(words, subprocess.DEVNULL, log) as process:
+            try:
+                code = process.wait(timeout)
+            except subprocess.TimeoutExpired:
+                return f"no answer after {timeout:g} s"
+        log.seek(0)
+        lines = log.read().decode(errors="replace").strip().splitlines()
+        last = f": {one_sentence(lines[-1])}" if lines else ""
+        try:
+            return _read_answer(path.read_text(encoding="utf-8"), case)
+        except OSError:
+            return f"the tool ended with code {code} and wrote no answer{last}"
+        except ValueError as error:
+            return f"the tool wrote an answer that cannot be read: {one_sentence(str(error))}"
+
+
+def _read_answer(text: str, case: Case) -> Answer:
+    """The part of the tool's JSON that can be right or wrong, in seconds."""
+    diagnosis = codec.from_dict(Diagnosis, json.loads(text), "answer")
+    step, overhead = diagnosis.step_ms, diagnosis.overhead.get("share")
+    return Answer(
+        sentence=without_paths(diagnosis.sentence),
+        steps=diagnosis.steps,
+        step_seconds=Reading(step.median / 1e3 if step else None, "" if step else "no plain step"),
+        overhead_share=Reading(overhead, "" if overhead is not None else "the tool did not say"),
+        findings=tuple(_read_finding(each, case) for each in diagnosis.findings),
+    )
+
+
+def _read_finding(finding: ScriptFinding, case: Case) -> Said:
+    low, high = finding.gain_ci
+    return Said(
+        cause=finding.cause,
+        file=_inside(finding.file, case),
+        line=finding.line,
+        gain_seconds=finding.gain_ms / 1e3,
+        gain_low=low / 1e3,
+        gain_high=high / 1e3,
+        share=finding.share,
+        verified=finding.verified,
+    )
+
+
+def _inside(file: str, case: Case) -> str:
+    """The path from the script's own directory; of any other file only the name."""
+    path, home = (ROOT / file).resolve(), case.directory.resolve()
+    return path.relative_to(home).as_posix() if path.is_relative_to(home) else path.name
+
+
+def _time(case: Case, said: Answer | None, blocks: int) -> Twins | str:
+    if not case.repair.exists():
+        return NOTHING_TO_REPAIR
+    if said is not None and "growth" in case.causes:
+        covered = math.ceil(said.steps / (case.block_steps + case.settle_steps))
+        blocks = max(blocks, min(MOST_BLOCKS, covered))
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            slow, fixed = time_twins(
+                [case.slow, fixed_script(case, Path(folder))],
+                ranks=case.ranks,
+                blocks=blocks,
+                block_steps=case.block_steps,
+                settle_steps=case.settle_steps,
+                step_seconds=STEP_SECONDS,
+            )
+    except CouldNotPace as error:
+        return f"the twins were not timed: {error}"
+    return Twins(tuple(slow), tuple(fixed), case.fixed_work, case.block_steps)
