@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Generator
+from types import FrameType
 
 import pytest
 
@@ -14,13 +16,29 @@ from tests.support.turns import take_turn
 os.environ["OMP_NUM_THREADS"] = "1"
 # Hundreds of commands are started: none should compile what the one before has compiled.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+# Children inherit what is ignored, and a shell lets `make test &` ignore Ctrl-C: a test that
+# interrupts its child would wait for ever.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+# For a test with its fixtures, whatever it waits for; the longest takes a third of it.
+LIMIT_SECONDS = 900
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
     """Around the fixtures too: those of a module run whole commands."""
     with take_turn(alone=item.get_closest_marker("alone") is not None):
-        return (yield)
+        usual = signal.signal(signal.SIGALRM, _give_up)
+        signal.alarm(LIMIT_SECONDS)
+        try:
+            return (yield)
+        finally:
+            signal.alarm(0)
+            signal.signal(signal.SIGALRM, usual)
+
+
+def _give_up(number: int, frame: FrameType | None) -> None:
+    raise TimeoutError(f"the test took over {LIMIT_SECONDS} s")
 
 
 @pytest.fixture(scope="session")

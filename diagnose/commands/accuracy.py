@@ -23,9 +23,9 @@ from diagnose.records.stats import FEWEST_FOR_INTERVAL
 from diagnose.render import store
 
 MANUAL = """\
-  make accuracy                             # every planted script, about an hour
-  make accuracy ARGS="--only input sync"    # those with one of these in their name
-  make accuracy ARGS="--resume"             # go on after Ctrl-C; nothing twice
+  python -m diagnose accuracy                      # every planted script, about an hour
+  python -m diagnose accuracy --only input sync    # those with one of these in their name
+  make accuracy ARGS="--resume"                    # go on after Ctrl-C; nothing twice
 
 The tool sees a script as a user would run it; what is true is measured apart from it, by timing
 the script against its repaired twin in turns. Writes reports/<label>/accuracy.json with the

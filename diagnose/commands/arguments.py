@@ -57,10 +57,10 @@ def seed(text: str) -> int:
 
 
 def _whole(text: str, least: int, most: int = LARGEST_COUNT) -> int:
-    if not text.isdecimal() or not least <= int(text) <= most:
-        raise argparse.ArgumentTypeError(
-            f"'{text[:40]}' is not a whole number from {least} to {most}"
-        )
+    if not text.isdecimal() or int(text) < least:
+        raise argparse.ArgumentTypeError(f"'{text}' is not a whole number from {least} on")
+    if int(text) > most:
+        raise argparse.ArgumentTypeError(f"'{text[:20]}' is too large; at most {most}")
     return int(text)
 
 

@@ -4,63 +4,40 @@ from __future__ import annotations
 
 import json
 import signal
-import subprocess
+import sys
 import time
-import uuid
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
 
 from tests.support.cli import (
     FAULTY,
-    ROOT,
+    Started,
     command,
     diagnose_here,
-    environment,
     processes_with,
+    start,
+    started,
     statuses,
 )
 
 ARGUMENTS = ("run", "--workload", FAULTY, "--smoke", "--label", "cut", "--stages")
 
 
-def start(reports: Path, token: str, *stages: str, fault: str = "") -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        command(*ARGUMENTS, *stages, "--reports", reports),
-        cwd=ROOT,
-        env=environment({"FAULT": fault, "RUN_TOKEN": token}),
-        stderr=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-
-
-def wait_for(path: Path, seconds: float = 60) -> None:
-    deadline = time.monotonic() + seconds
-    while not path.exists():
-        assert time.monotonic() < deadline, f"{path} did not appear"
-        time.sleep(0.05)
-
-
-def assert_nobody_left(token: str) -> None:
-    deadline = time.monotonic() + 10
-    while processes_with(token) and time.monotonic() < deadline:
-        time.sleep(0.1)
-    assert processes_with(token) == []
+def run(reports: Path, *stages: str, **extra: str) -> AbstractContextManager[Started]:
+    return started(command(*ARGUMENTS, *stages, "--reports", reports), **extra)
 
 
 def test_an_interrupted_run_keeps_its_stages_and_resumes(tmp_path: Path) -> None:
-    token = uuid.uuid4().hex
-    process = start(tmp_path, token, "inference", "training", "loader", fault="sleep")
-    wait_for(tmp_path / "cut" / "run.json")  # inference is saved, training sleeps
-    process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=30)
-    assert process.returncode == 130
-    assert "Traceback" not in err
-    assert "1 of 3 stages are in" in err
-    assert_nobody_left(token)
-
     path = tmp_path / "cut" / "run.json"
+    with run(tmp_path, "inference", "training", "loader", FAULT="sleep") as job:
+        job.wait_until(path.exists)  # inference is saved, training sleeps
+        done = job.interrupt()
+    assert (done.code, done.left) == (130, ())
+    assert "Traceback" not in done.err
+    assert done.complaint.startswith("interrupted; 1 of 3 stages are in ")
+
     before = json.loads(path.read_text())
     assert statuses(before) == {"inference": "done"}
     assert before["complete"] is False
@@ -88,38 +65,26 @@ def test_an_interrupted_run_keeps_its_stages_and_resumes(tmp_path: Path) -> None
 def test_an_interrupt_inside_a_stage(
     stage: str, place: str, kind: signal.Signals, tmp_path: Path
 ) -> None:
-    token, mark = uuid.uuid4().hex, tmp_path / "mark"
-    process = subprocess.Popen(
-        command(*ARGUMENTS, stage, "--reports", tmp_path),
-        cwd=ROOT,
-        env=environment({"RUN_TOKEN": token, "WAIT_IN": place, "MARK": str(mark)}),
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    wait_for(mark)
-    process.send_signal(kind)
-    _, err = process.communicate(timeout=30)
-    assert process.returncode == 130
-    assert "Traceback" not in err
-    assert_nobody_left(token)
+    mark = tmp_path / "mark"
+    with run(tmp_path, stage, WAIT_IN=place, MARK=str(mark)) as job:
+        job.wait_until(mark.exists)
+        done = job.interrupt(kind)
+    assert (done.code, done.left) == (130, ())
+    assert "Traceback" not in done.err
     assert not (tmp_path / "cut" / "run.json").exists(), "half a stage is no result"
 
 
 # While Python starts, and while torch is loaded or something is measured.
 @pytest.mark.parametrize("delay", [0.0, 3.0])
 def test_an_interrupt_at_any_time_leaves_nothing_broken(delay: float, tmp_path: Path) -> None:
-    token = uuid.uuid4().hex
-    process = start(
-        tmp_path, token, "ceilings", "inference", "training", "loader", "real_data", fault="sleep"
-    )
-    while len(processes_with(token)) < 2:  # the program and its measuring process
-        time.sleep(0.02)
-    time.sleep(delay)
-    process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=30)
-    assert process.returncode == 130
-    assert "Traceback" not in err
-    assert_nobody_left(token)
+    stages = ("ceilings", "inference", "training", "loader", "real_data")
+    with run(tmp_path, *stages, FAULT="sleep") as job:
+        # The program and its measuring process.
+        job.wait_until(lambda: len(processes_with(job.token)) >= 2)
+        time.sleep(delay)
+        done = job.interrupt()
+    assert (done.code, done.left) == (130, ())
+    assert "Traceback" not in done.err
     path = tmp_path / "cut" / "run.json"
     if path.exists():
         assert set(statuses(json.loads(path.read_text())).values()) == {"done"}
@@ -128,14 +93,23 @@ def test_an_interrupt_at_any_time_leaves_nothing_broken(delay: float, tmp_path: 
 def test_two_runs_of_one_label_do_not_mix_and_a_killed_one_takes_its_child_along(
     tmp_path: Path,
 ) -> None:
-    token = uuid.uuid4().hex
-    first = start(tmp_path, token, "inference", "training", fault="sleep")
-    wait_for(tmp_path / "cut" / "run.json")
-    saved = (tmp_path / "cut" / "run.json").read_bytes()
-    second = diagnose_here(*ARGUMENTS, "inference", "--reports", tmp_path)
-    assert second.code == 3
-    assert "another run" in second.complaint
-    assert (tmp_path / "cut" / "run.json").read_bytes() == saved
-    first.kill()
-    first.communicate(timeout=30)
-    assert_nobody_left(token)
+    path = tmp_path / "cut" / "run.json"
+    with run(tmp_path, "inference", "training", FAULT="sleep") as job:
+        job.wait_until(path.exists)
+        saved = path.read_bytes()
+        second = diagnose_here(*ARGUMENTS, "inference", "--reports", tmp_path)
+        assert second.code == 3
+        assert "another run" in second.complaint
+        assert path.read_bytes() == saved
+        assert job.interrupt(signal.SIGKILL).left == ()
+
+
+def test_tests_that_interrupt_work_where_interrupts_are_ignored() -> None:
+    """As under `make test &` of a script: what ignores SIGINT hands this on to its children."""
+    ignore = "import os, signal, sys; signal.signal(signal.SIGINT, signal.SIG_IGN); "
+    ignore += "os.execv(sys.executable, [sys.executable, *sys.argv[1:]])"
+    pytest_words = ["-m", "pytest", "-q", "-p", "no:xdist", "-k", "loading", __file__]
+    # Outside of the turns that the tests of this run take: this one has its turn.
+    done = start([sys.executable, "-c", ignore, *pytest_words], {"PYTEST_XDIST_TESTRUNUID": ""})
+    assert done.returncode == 0, done.stdout
+    assert "1 passed" in done.stdout

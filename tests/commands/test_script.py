@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -13,7 +12,7 @@ import pytest
 from diagnose.commands.cli import main
 from diagnose.measure.script.watch.program import NoScript, run_program
 from diagnose.records.script import CAUSES
-from tests.support.cli import ROOT, TIMEOUT_SECONDS, command, environment, start
+from tests.support.cli import command, start, started
 from tests.support.script_runs import write_script
 
 TRAINING = """
@@ -55,18 +54,8 @@ def test_output_arguments_and_json_of_a_run(tmp_path: Path) -> None:
     assert set(causes) <= set(CAUSES)
     gains = [each["gain_ms"] for each in diagnosis["findings"]]
     assert gains == sorted(gains, reverse=True)
-    assert set(diagnosis["findings"][0]) == {
-        "cause",
-        "file",
-        "line",
-        "function",
-        "gain_ms",
-        "gain_ci",
-        "share",
-        "verified",
-        "evidence",
-        "advice",
-    }
+    fields = "cause file line function gain_ms gain_ci share verified evidence advice"
+    assert set(diagnosis["findings"][0]) == set(fields.split())
     assert "unattributed" in diagnosis["phases"]
 
 
@@ -81,22 +70,14 @@ def test_a_script_that_holds_every_exception_is_ended_with_its_verdict(tmp_path:
 def test_interrupt_keeps_what_is_known(tmp_path: Path) -> None:
     code = TRAINING + "for step in range(10**9):\n    update()\n    print(step, flush=True)\n"
     script, found = write_script(tmp_path, code), tmp_path / "found.json"
-    child = subprocess.Popen(
-        command("script", "--json", found, script),
-        cwd=ROOT,
-        env=environment({}),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    assert child.stdout is not None
-    for line in child.stdout:
-        if line.strip() == "30":
-            break
-    child.send_signal(signal.SIGINT)
-    _, err = child.communicate(timeout=TIMEOUT_SECONDS)
-    assert child.returncode == 130, err
-    assert "Traceback" not in err
+    with started(command("script", "--json", found, script)) as child:
+        assert child.process.stdout is not None
+        for line in child.process.stdout:
+            if line.strip() == "30":
+                break
+        done = child.interrupt()
+    assert (done.code, done.left) == (130, ()), done.err
+    assert "Traceback" not in done.err
     assert "it was interrupted after " in json.loads(found.read_text())["cannot_tell"][-1]["reason"]
 
 
@@ -119,15 +100,7 @@ def test_two_ranks_make_one_report(tmp_path: Path) -> None:
     script, found = write_script(tmp_path, code), tmp_path / "found.json"
     words = ["--seconds", "2", "--steps", "60", "--json", str(found), str(script)]
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2"]
-    done = subprocess.run(
-        [*torchrun, "-m", "diagnose", "script", *words],
-        cwd=ROOT,
-        env=environment({"OMP_NUM_THREADS": "1"}),
-        capture_output=True,
-        text=True,
-        timeout=TIMEOUT_SECONDS,
-        check=False,
-    )
+    done = start([*torchrun, "-m", "diagnose", "script", *words], {"OMP_NUM_THREADS": "1"})
     assert done.returncode == 0, done.stderr
     assert done.stderr.count("diagnose: A step of train.py") == 1
     first = json.loads(found.read_text())["findings"][0]

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import os
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,20 +24,31 @@ from diagnose.measure.stages import STAGE_KEYS
 
 ROOT = Path(__file__).parents[2]
 FAULTY = "tests/support/jobs/faulty.py"
+TIMEOUT_SECONDS = 240
+# A killed process needs a moment to go.
+WIND_UP_SECONDS = 10
 
 
 @dataclass(frozen=True)
 class Outcome:
+    """What a command left behind: words, and processes that should have ended."""
+
     code: int
     out: str
     err: str
+    left: tuple[int, ...] = ()
+
+    @property
+    def complaints(self) -> list[str]:
+        """The lines of stderr that speak of an error."""
+        lines = self.err.splitlines()
+        return [each.removeprefix("diagnose: ") for each in lines if each.startswith("diagnose: ")]
 
     @property
     def complaint(self) -> str:
-        """The only line of stderr that speaks of an error."""
-        lines = [line for line in self.err.splitlines() if line.startswith("diagnose: ")]
-        assert len(lines) == 1, self.err
-        return lines[0].removeprefix("diagnose: ")
+        """The only one."""
+        assert len(self.complaints) == 1, self.err
+        return self.complaints[0]
 
 
 def command(*arguments: object) -> list[str]:
@@ -53,10 +67,8 @@ def _words(arguments: Sequence[object]) -> list[str]:
 
 
 def environment(extra: Mapping[str, str]) -> dict[str, str]:
-    return {**os.environ, "COLUMNS": "200", **extra}
-
-
-TIMEOUT_SECONDS = 240
+    inherited = {name: value for name, value in os.environ.items() if name != "RANK"}
+    return {**inherited, "COLUMNS": "200", **extra}
 
 
 def diagnose(*arguments: object, **extra: str) -> Outcome:
@@ -69,22 +81,25 @@ def diagnose_here(*arguments: object, **extra: str) -> Outcome:
 
     Where only the measuring process is in question, this saves a start of Python and pandas.
     """
-    said, complained = io.StringIO(), io.StringIO()
-    handlers = {each: signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)}
-    with (
-        pytest.MonkeyPatch.context() as patch,
-        redirect_stdout(said),
-        redirect_stderr(complained),
-    ):
+    with pytest.MonkeyPatch.context() as patch:
         patch.chdir(ROOT)
         for name, value in {"COLUMNS": "200", **extra}.items():
             patch.setenv(name, value)
+        return heard(lambda: main(_words(arguments)))
+
+
+def heard(action: Callable[[], int]) -> Outcome:
+    """What a command says that runs in this process; its signal handlers do not stay."""
+    said, complained = io.StringIO(), io.StringIO()
+    handlers = {each: signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)}
+    with redirect_stdout(said), redirect_stderr(complained):
         try:
-            code: object = main(_words(arguments))
+            code: object = action()
         except SystemExit as ending:  # argparse
             code = ending.code
-    for each, handler in handlers.items():
-        signal.signal(each, handler)
+        finally:
+            for each, handler in handlers.items():
+                signal.signal(each, handler)
     assert isinstance(code, int)
     assert "Traceback" not in complained.getvalue()
     return Outcome(code, said.getvalue(), complained.getvalue())
@@ -108,6 +123,54 @@ def launch(words: Sequence[str], extra: Mapping[str, str]) -> Outcome:
     done = start(words, extra)
     assert "Traceback" not in done.stderr, done.stderr
     return Outcome(done.returncode, done.stdout, done.stderr)
+
+
+@dataclass(frozen=True)
+class Started:
+    """A command on its way, and the mark that all its processes carry."""
+
+    process: subprocess.Popen[str]
+    token: str
+
+    def wait_until(self, is_so: Callable[[], object], seconds: float = 120) -> None:
+        deadline = time.monotonic() + seconds
+        while not is_so():
+            assert self.process.poll() is None, self.process.communicate()[1]
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+
+    def interrupt(self, kind: signal.Signals = signal.SIGINT) -> Outcome:
+        self.process.send_signal(kind)
+        return self.finish()
+
+    def finish(self) -> Outcome:
+        out, err = self.process.communicate(timeout=TIMEOUT_SECONDS)
+        deadline = time.monotonic() + WIND_UP_SECONDS
+        while (left := processes_with(self.token)) and time.monotonic() < deadline:
+            time.sleep(0.1)
+        return Outcome(self.process.returncode, out, err, tuple(left))
+
+
+@contextlib.contextmanager
+def started(words: Sequence[str], *, cwd: Path = ROOT, **extra: str) -> Iterator[Started]:
+    """The command, which nothing of outlives the block."""
+    token = uuid.uuid4().hex
+    process = subprocess.Popen(
+        words,
+        cwd=cwd,
+        env=environment({**extra, "JOB_TOKEN": token}),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        yield Started(process, token)
+    finally:
+        for pid in processes_with(token):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        process.communicate()
 
 
 def read_record(reports: Path, label: str) -> dict[str, Any]:
