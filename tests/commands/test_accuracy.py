@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
-import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
@@ -16,7 +13,7 @@ import pytest
 
 from bench.planted.truth import CASES
 from diagnose.analyze.accuracy import Judged, goals, judge, judge_case
-from diagnose.commands.accuracy import ask_tool
+from diagnose.measure.accuracy import ask_tool
 from diagnose.measure.twins.cases import find_lines
 from diagnose.measure.twins.timing import CouldNotPace, time_twins
 from diagnose.records.accuracy import (
@@ -32,11 +29,11 @@ from diagnose.render import store
 from diagnose.render.accuracy.figure import accuracy_figures
 from diagnose.render.accuracy.report import FIGURE_NAME, answer, render_accuracy
 from diagnose.render.check import check, write_index, write_report
-from tests.support.cli import ROOT, environment, launch, processes_with
+from tests.support.cli import launch, started
 from tests.support.records.parts import machine
 
 TOOL = "tests/support/fake_script_tool.py"
-COMMAND = [sys.executable, "-m", "diagnose.commands.accuracy", "--tool", TOOL, "--blocks", "1"]
+COMMAND = [sys.executable, "-m", "diagnose", "accuracy", "--tool", TOOL, "--blocks", "1"]
 HEALTHY = {"cause": "compute"}
 
 
@@ -75,24 +72,24 @@ def test_the_command_judges_a_script_and_its_twin(tmp_path: Path) -> None:
 def test_an_interrupted_run_is_kept_and_resumed(tmp_path: Path) -> None:
     words = [*COMMAND, "--only", "compute_plain", "compute_inference", "--label", "part"]
     words += ["--reports", str(tmp_path)]
-    token = f"ACCURACY_TEST_{os.getpid()}"
-    extra = {**told(compute_inference="sleep"), token: "1"}
-    with subprocess.Popen(
-        words, cwd=ROOT, env=environment(extra), stderr=subprocess.PIPE, text=True
-    ) as process:
-        assert process.stderr is not None
-        assert process.stderr.readline().startswith("compute_plain: compute, said compute")
-        process.send_signal(signal.SIGINT)
-        error = process.stderr.read()
-    assert process.returncode == 130
-    assert "diagnose: interrupted; 1 of 2 scripts are in" in error
-    assert "Traceback" not in error
-    assert processes_with(token) == []
+    path = tmp_path / "part" / store.ACCURACY_NAME
+    with started(words, **told(compute_inference="sleep")) as job:
+        job.wait_until(path.exists)
+        done = job.interrupt()
+    assert (done.code, done.left) == (130, ())
+    assert done.complaint.startswith("interrupted; 1 of 2 scripts are in")
+    assert "Traceback" not in done.err
     # The finished script is not asked about again: the stand-in would not answer.
     resumed = launch([*words, "--resume"], told(compute_plain="silence"))
     assert resumed.code == 0, resumed.err
-    assert "0 of 2 healthy scripts raise a false alarm" in resumed.out
     assert "compute_plain:" not in resumed.err
+    assert [each.name for each in store.load_accuracy(path).cases] == [
+        "compute_plain",
+        "compute_inference",
+    ]
+    other = launch([*words, "--resume", "--seconds", "9"], told())
+    assert other.code == 2
+    assert "cannot be resumed: its tool is" in other.complaint
 
 
 @pytest.mark.parametrize(

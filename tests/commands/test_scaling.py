@@ -4,11 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-import secrets
 import signal
-import subprocess
-import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,7 +14,9 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from diagnose.commands.scaling import add_line, build_parser
+from diagnose.commands import scaling
+from diagnose.commands.arguments import Parser
+from diagnose.measure.ranks.growth import add_line
 from diagnose.measure.ranks.scaling.ledger import Forms
 from diagnose.measure.ranks.scaling.options import KEYS
 from diagnose.measure.ranks.scaling.rank_input import RankInput
@@ -27,40 +25,19 @@ from diagnose.records.codec import dumps
 from diagnose.records.ranks import SERIES_NAMES, ScalingRecord
 from diagnose.render import store
 from diagnose.workload import Network
-from tests.support.cli import ROOT, environment, processes_with
+from tests.support.cli import ROOT, processes_with
+from tests.support.rank_jobs import by_hand, finish, torchrun
 from tests.support.records.experiments import ended
 from tests.support.records.scaling import scaling_record
 
-ENTRY = ROOT / "diagnose" / "ddp_scaling.py"
+SCRIPT = "ddp_scaling.py"
 STRIPES = ROOT / "bench" / "examples" / "my_job.py"
 RANKS_JOB = ROOT / "tests" / "support" / "jobs" / "ranks.py"
-TIMEOUT_SECONDS = 240
 TRIED = ("accumulate_2", "static_graph_no_sync", "zero_optimizer")
 
 
-def torchrun(reports: Path, *arguments: object, ranks: int = 2) -> list[str]:
-    return [
-        sys.executable, "-m", "torch.distributed.run", "--standalone",
-        f"--nproc-per-node={ranks}", str(ENTRY), "--smoke", "--device", "cpu",
-        "--reports", str(reports), "--label", "ranks", *map(str, arguments),
-    ]  # fmt: skip
-
-
-def run(words: list[str], cwd: Path, **extra: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        words,
-        cwd=cwd,
-        env=environment(extra),
-        capture_output=True,
-        text=True,
-        timeout=TIMEOUT_SECONDS,
-        check=False,
-    )
-
-
-def complaints(err: str) -> list[str]:
-    marked = [line for line in err.splitlines() if line.startswith("diagnose: ")]
-    return [line.removeprefix("diagnose: ") for line in marked]
+def options(reports: Path) -> list[object]:
+    return ["--smoke", "--device", "cpu", "--reports", reports, "--label", "ranks"]
 
 
 def read(reports: Path) -> ScalingRecord:
@@ -71,29 +48,32 @@ def read(reports: Path) -> ScalingRecord:
 def reports(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """One whole run, started from a directory that is not the project's."""
     folder = tmp_path_factory.mktemp("scaling")
-    words = torchrun(folder / "reports", "--workload", STRIPES, "--size", "tiny", "--only", *TRIED)
-    done = run(words, folder)
-    assert done.returncode == 0, done.stderr
+    words = ["--workload", STRIPES, "--size", "tiny", "--only", *TRIED]
+    done = finish(torchrun(SCRIPT, *options(folder / "reports"), *words, cwd=folder))
+    assert (done.code, done.left) == (0, ()), done.err
     return folder / "reports"
 
 
-def test_the_ledger_holds_every_series_of_every_rank(reports: Path) -> None:
+def test_the_ledger_the_link_and_what_surrounds_a_step_are_recorded(reports: Path) -> None:
     record = read(reports)
     assert record.complete
     assert record.culprit is None
     assert [each.name for each in record.series] == list(SERIES_NAMES)
-    blocks = {len(each.slot_seconds[0]) for each in record.series}
-    assert len(blocks) == 1
+    assert len({len(each.slot_seconds[0]) for each in record.series}) == 1
     for each in record.series:
         working = [len(slots) > 0 for slots in each.slot_seconds]
         assert working == [True, not each.name.startswith("alone")]
-
-
-def test_the_link_is_measured_at_the_sizes_of_the_real_buckets(reports: Path) -> None:
-    record = read(reports)
+    # The link is measured at the sizes of the real buckets.
     assert sum(record.bucket_bytes) == record.gradient_bytes > 0
     assert {each.nbytes for each in record.curve} == set(record.bucket_bytes)
     assert all(each.status == "done" for each in record.curve)
+    assert record.settings["input"] == "DistributedSampler"
+    assert record.cadence is not None
+    assert record.cadence.evaluation_seconds.value is not None
+    assert record.cadence.saving_seconds.value is not None
+    assert [each.reason for each in record.watts] == ["the CPU has no NVML"] * 2
+    assert len(record.backward_seconds) > 0
+    assert "accumulate" in (reports / "ranks" / "report.md").read_text()
 
 
 def test_every_option_is_a_row_and_the_crash_is_one_too(reports: Path) -> None:
@@ -110,38 +90,16 @@ def test_every_option_is_a_row_and_the_crash_is_one_too(reports: Path) -> None:
         assert row.before is not None
         assert row.after is not None
         assert len(row.before.timing.slot_seconds) == len(row.after.timing.slot_seconds) > 0
-
-
-def test_the_published_form_exchanges_as_often_as_none(reports: Path) -> None:
-    rows = {(each.key, each.form): each.facts for each in read(reports).comparisons}
-    assert rows["accumulate_2", "after"]["all_reduces_before"] == 2
-    assert rows["accumulate_2", "after"]["all_reduces_after"] == 1
-    assert rows["accumulate_2", "as published"]["all_reduces_after"] == 2
-
-
-def test_input_cadence_and_power_are_told_or_say_why_not(reports: Path) -> None:
-    record = read(reports)
-    assert record.settings["input"] == "DistributedSampler"
-    assert record.cadence is not None
-    assert record.cadence.evaluation_seconds.value is not None
-    assert record.cadence.saving_seconds.value is not None
-    assert [each.reason for each in record.watts] == ["the CPU has no NVML"] * 2
-    assert len(record.backward_seconds) > 0
-
-
-def test_the_report_is_rendered(reports: Path) -> None:
-    text = (reports / "ranks" / "report.md").read_text()
-    assert "accumulate" in text
-    assert "Where scaling is lost" in text
+        # The published form exchanges as often as none.
+        exchanges = (row.facts["all_reduces_before"], row.facts["all_reduces_after"])
+        assert exchanges == ((2, 1) if key[1] == "after" else (2, 2))
 
 
 def test_an_option_that_fails_on_one_rank_is_a_row_and_the_rest_go_on(tmp_path: Path) -> None:
-    words = torchrun(
-        tmp_path, "--workload", RANKS_JOB, "--timeout", 12, "--json",
-        "--only", "accumulate_4x32", "find_unused",
-    )  # fmt: skip
-    done = run(words, ROOT, FAULT="quarter")
-    assert done.returncode == 0, done.stderr
+    words = ["--workload", RANKS_JOB, "--timeout", 12, "--json"]
+    words += ["--only", "accumulate_4x32", "find_unused"]
+    done = finish(torchrun(SCRIPT, *options(tmp_path), *words, FAULT="quarter"))
+    assert done.code == 0, done.err
     record = read(tmp_path)
     rows = {each.key: each for each in record.comparisons}
     failed = rows["accumulate_4x32"]
@@ -149,8 +107,8 @@ def test_an_option_that_fails_on_one_rank_is_a_row_and_the_rest_go_on(tmp_path: 
     assert failed.reason == "rank 1 ran out of memory (tried to allocate 9.00 GiB)"
     assert rows["find_unused"].status == "done"
     assert record.settings["input"] == "one synthetic batch: workload ranks has no datasets"
-    options = {each["name"]: each["verdict"] for each in json.loads(done.stdout)["options"]}
-    assert options["accumulate_4x32"] == "FAILED"
+    verdicts = {each["name"]: each["verdict"] for each in json.loads(done.out)["options"]}
+    assert verdicts["accumulate_4x32"] == "FAILED"
 
 
 def find_rank(number: int, token: str) -> int:
@@ -158,44 +116,31 @@ def find_rank(number: int, token: str) -> int:
     for pid in processes_with(token):
         try:
             variables = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-            command = Path(f"/proc/{pid}/cmdline").read_bytes()
+            words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
         except OSError:
             continue
-        if b"ranks.member" in command and f"RANK={number}".encode() in variables:
+        is_member = any(word.endswith(b".member") for word in words)
+        if is_member and f"RANK={number}".encode() in variables:
             return pid
     raise AssertionError(f"rank {number} does not run")
 
 
 def test_what_was_measured_before_a_rank_is_killed_is_kept(tmp_path: Path) -> None:
-    token = secrets.token_hex(8)
-    words = torchrun(tmp_path, "--workload", RANKS_JOB, "--timeout", 20)
-    started = subprocess.Popen(
-        words,
-        cwd=ROOT,
-        env=environment({"TOKEN": token}),
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
     path = tmp_path / "ranks" / store.SCALING_NAME
-    deadline = time.monotonic() + TIMEOUT_SECONDS
-    while not path.exists() or not store.load_scaling(path).comparisons:
-        assert started.poll() is None, started.communicate()[1]
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-    os.kill(find_rank(1, token), signal.SIGKILL)
-    _, err = started.communicate(timeout=TIMEOUT_SECONDS)
-    assert started.returncode == 1, "torchrun turns every failure into 1"
+    words = [*options(tmp_path), "--workload", RANKS_JOB, "--timeout", 20]
+    with torchrun(SCRIPT, *words) as job:
+        job.wait_until(lambda: path.exists() and read(tmp_path).comparisons, seconds=240)
+        os.kill(find_rank(1, job.token), signal.SIGKILL)
+        done = job.finish()
+    assert (done.code, done.left) == (1, ()), "torchrun turns every failure into 1"
     record = read(tmp_path)
     assert record.culprit is not None
     assert (record.culprit.rank, record.culprit.reason) == (1, "was killed by SIGKILL")
     assert not record.complete
     assert record.comparisons
     assert len(record.series) == len(SERIES_NAMES)
-    (sentence,) = complaints(err)
-    assert sentence.startswith("rank 1 was killed by SIGKILL during the ")
-    assert f"{len(record.comparisons)} rows of options were kept in" in sentence
-    assert processes_with(token) == []
+    assert done.complaint.startswith("rank 1 was killed by SIGKILL during the ")
+    assert f"{len(record.comparisons)} rows of options are in" in done.complaint
 
 
 @pytest.fixture
@@ -231,59 +176,26 @@ def test_no_form_changes_the_weights_or_leaves_gradients(forms: Forms) -> None:
         assert all(torch.equal(a, b) for a, b in zip(forms.weights, before, strict=True))
 
 
-def single_rank(*arguments: object) -> subprocess.CompletedProcess[str]:
-    """Without torchrun, whose own exit code hides that of the program."""
-    words = [sys.executable, str(ENTRY), "--device", "cpu", *map(str, arguments)]
-    place = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29417"}
-    return run(words, ROOT, **place)
-
-
 @pytest.mark.parametrize(
-    ("arguments", "sentence"),
+    ("words", "sentence"),
     [
         (("--workload", "nothing"), "no workload 'nothing'; use bert, dgca, "),
         (("--workload", RANKS_JOB, "--data", "x.txt"), "has no datasets, so --data has no use"),
     ],
 )
 def test_what_cannot_be_measured_is_refused_in_one_sentence(
-    arguments: tuple[object, ...], sentence: str
+    words: tuple[object, ...], sentence: str, tmp_path: Path
 ) -> None:
-    done = single_rank(*arguments)
-    assert done.returncode == 2, done.stderr
-    (said,) = complaints(done.stderr)
-    assert sentence in said
-
-
-def test_without_torchrun_it_says_how_to_start_it() -> None:
-    clean = {name: value for name, value in os.environ.items() if name not in ("RANK",)}
-    done = subprocess.run(
-        [sys.executable, str(ENTRY)], env=clean, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 2
-    (said,) = complaints(done.stderr)
-    assert "torchrun --nproc-per-node=2 diagnose/ddp_scaling.py" in said
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [("--only", "nonsense"), ("--batch-size", "0"), ("--timeout", "-1"), ("--seed", "x")],
-)
-def test_wrong_options_are_usage_errors(arguments: tuple[str, ...]) -> None:
-    with pytest.raises(SystemExit, match="2"):
-        build_parser().parse_args(arguments)
+    done = finish(by_hand(SCRIPT, *options(tmp_path), *words))
+    assert done.code == 2, done.err
+    assert sentence in done.complaint
 
 
 def test_only_without_a_name_leaves_out_every_option() -> None:
-    assert build_parser().parse_args(["--only"]).only == []
-    assert tuple(build_parser().parse_args([]).only) == KEYS
-
-
-def test_options_are_read_without_torch() -> None:
-    code = (
-        "import sys; from diagnose.commands import scaling; scaling.build_parser().format_help(); "
-        "sys.exit(any(name in sys.modules for name in ('torch', 'pandas', 'matplotlib')))"
-    )
-    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False).returncode == 0
+    parser = Parser()
+    scaling.add_options(parser)
+    assert parser.parse_args(["--only"]).only == []
+    assert tuple(parser.parse_args([]).only) == KEYS
 
 
 @pytest.mark.parametrize(
