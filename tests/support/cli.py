@@ -152,13 +152,15 @@ class Started:
 
 
 @contextlib.contextmanager
-def started(words: Sequence[str], *, cwd: Path = ROOT, **extra: str) -> Iterator[Started]:
+def started(
+    words: Sequence[str], extra: Mapping[str, str] | None = None, cwd: Path = ROOT
+) -> Iterator[Started]:
     """The command, which nothing of outlives the block."""
     token = uuid.uuid4().hex
     process = subprocess.Popen(
         words,
         cwd=cwd,
-        env=environment({**extra, "JOB_TOKEN": token}),
+        env=environment({**(extra or {}), "JOB_TOKEN": token}),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

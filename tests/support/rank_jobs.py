@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import socket
 import sys
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
@@ -18,22 +19,31 @@ TIMEOUT_SECONDS = 10
 
 
 def torchrun(
-    script: str, *words: object, ranks: int = 2, cwd: Path = ROOT, **extra: str
+    script: str,
+    *words: object,
+    ranks: int = 2,
+    cwd: Path = ROOT,
+    extra: Mapping[str, str] | None = None,
 ) -> AbstractContextManager[Started]:
     """A script of diagnose/ under torchrun."""
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
     launcher += [f"--nproc-per-node={ranks}", str(ROOT / "diagnose" / script)]
-    return started([*launcher, *map(str, words)], cwd=cwd, **extra)
+    return started([*launcher, *map(str, words)], extra, cwd)
 
 
 def by_hand(
-    script: str, *words: object, rank: int = 0, ranks: int = 1, port: int = 0, **extra: str
+    script: str,
+    *words: object,
+    rank: int = 0,
+    ranks: int = 1,
+    port: int = 0,
+    extra: Mapping[str, str] | None = None,
 ) -> AbstractContextManager[Started]:
     """One process of a job that nobody but the test starts."""
     place = {"RANK": rank, "WORLD_SIZE": ranks, "MASTER_PORT": port or find_free_port()}
     variables = {name: str(value) for name, value in place.items()}
     command = [sys.executable, str(ROOT / "diagnose" / script), *map(str, words)]
-    return started(command, MASTER_ADDR="127.0.0.1", **variables, **extra)
+    return started(command, {"MASTER_ADDR": "127.0.0.1", **variables, **(extra or {})})
 
 
 def bandwidth_options(reports: Path) -> list[str]:
