@@ -78,7 +78,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     cases, tool = _choose(arguments.only), shlex.split(arguments.tool)
     label = arguments.label or store.label_from_device_name(" ".join([LABEL, *arguments.only]))
-    directory = arguments.reports / store.validate_label(label)
+    directory = arguments.reports / label
     with Progress() as progress, keep_report(arguments, _count) as keeper:
         keeper.lock(directory)
         record = _begin(_open(label, arguments, cases), directory, resume=arguments.resume)

@@ -12,7 +12,7 @@ from diagnose.analyze.batch_size.choice import judge
 from diagnose.commands.arguments import add_job_options, count
 from diagnose.commands.keep import complain, keep_report, print_answer, with_label
 from diagnose.commands.progress import Progress
-from diagnose.commands.run import check_label, label_parts, read_job
+from diagnose.commands.run import label_parts, read_job
 from diagnose.measure.batch_size.agree import Agreement, own_card
 from diagnose.measure.batch_size.finder import PROBE_SECONDS, Finder
 from diagnose.measure.batch_size.plan import MAX_CROPS, Wanted
@@ -93,7 +93,6 @@ def add_crops_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    check_label(arguments.label)
     job = replace(
         read_job(arguments),
         torch_dtype=arguments.torch_dtype,

@@ -19,13 +19,14 @@ from diagnose.commands.keep import complain
 from diagnose.measure.ranks.job.rendezvous import NoRendezvous, Refusal
 from diagnose.measure.supervisor import CouldNotOpen, Refused
 from diagnose.records.exit_codes import COULD_NOT_MEASURE, INTERRUPTED, USAGE
-from diagnose.render.store import LabelError, StoreError
+from diagnose.render.store import LabelError, StoreError, validate_label
 from diagnose.workload import WorkloadError
 
 EXIT_CODES = """exit codes:
   0 fine, 1 a finding under --fail-on or a check that failed, 2 wrong usage,
   3 something could not be measured, 130 interrupted. torchrun turns every one
-  that is not 0 into its own 1; the line to read begins with "diagnose:"."""
+  that is not 0 into its own 1; the line to read begins with "diagnose:".
+Options may be written with underscores too."""
 
 
 class Verb(NamedTuple):
@@ -97,6 +98,8 @@ def command(arguments: argparse.Namespace) -> int:
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     action: Callable[[argparse.Namespace], int] = arguments.run
     try:
+        if getattr(arguments, "label", None) is not None:
+            validate_label(arguments.label)
         code = action(arguments)
         sys.stdout.flush()
         return code

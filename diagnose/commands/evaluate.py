@@ -12,19 +12,17 @@ from pathlib import Path
 from diagnose.commands.arguments import is_first_rank
 from diagnose.commands.evaluation import (
     add_evaluation_options,
-    describe_end,
     follow_answering,
     lead_answering,
     load_result,
     read_options,
-    remove_empty_parts,
-    remove_parts,
 )
-from diagnose.commands.keep import Keeper, complain
-from diagnose.commands.rank_job import Launch, launch_ranks
+from diagnose.commands.keep import Keeper
+from diagnose.commands.rank_job import Launch
 from diagnose.measure.evaluation.accuracy import score_all, sort_answers
 from diagnose.measure.evaluation.partial import read_steps
 from diagnose.measure.evaluation.scores import METRICS
+from diagnose.measure.ranks.job.ends import Outcome
 from diagnose.measure.supervisor import Refused
 from diagnose.records.codec import dumps
 from diagnose.records.evaluation import Answer, Fallback
@@ -45,7 +43,7 @@ counted. For the largest batch that fits: python -m diagnose batch-size --worklo
 The result is results.json in the directory of -o, with predictions.jsonl beside it if they are to
 be saved or if the evaluation ended early. Answers are written to results.parts as they come, so
 that not even a crash loses one, and --resume goes on from there. Under torchrun every rank answers
-its share. Options may be written with underscores too."""
+its share."""
 MAX_TOKENS = 256
 RESULTS_NAME = "results.json"
 PREDICTIONS_NAME = "predictions.jsonl"
@@ -91,48 +89,34 @@ def run(arguments: argparse.Namespace, launch: Launch | None = None) -> int:
             raise Refused(f"{output} is complete; leave out --resume to answer everything again")
         options = replace(options, settings=earlier.settings)
     is_new = not directory.exists()
-    told: list[Fallback] = []
-    started: list[Begun] = []
+    begun: list[Begun] = []
+    fallbacks: list[Fallback] = []
     keeper = Keeper[EvaluationResult](
         lambda result: store.write_atomically(output, dumps(result)),
         lambda result: f"{result.answered} of {result.num_samples} answers are in {directory}",
     )
 
-    def begin(begun: Begun) -> None:
+    def begin(seen: Begun) -> None:
         # Written before the first answer: it is what a resumption is held against.
-        started.append(begun)
-        keeper.save(score_all(begun, (), arguments.metrics, ()))
+        begun.append(seen)
+        keeper.save(score_all(seen, (), arguments.metrics, ()))
 
-    with keeper:
-        outcome = lead_answering(
-            arguments,
-            options,
-            launch or launch_ranks(1),
-            keeper,
-            on_begin=begin,
-            on_fallback=told.append,
-        )
-        if started:
-            steps = read_steps(cap_folder(output, None))
-            keeper.save(score_all(started[0], steps, arguments.metrics, told))
-            is_early = outcome.cause is not None
-            _keep_predictions(
-                directory / PREDICTIONS_NAME,
-                sort_answers(steps) if is_early or arguments.save_predictions else (),
-            )
-    if outcome.cause is not None:
-        complain("; ".join(filter(None, (describe_end(outcome), keeper.kept))))
-    else:
-        remove_parts(output)
-    if keeper.record is None:
-        remove_empty_parts(output)
+    def end(outcome: Outcome) -> None:
+        steps = read_steps(cap_folder(output, None))
+        keeper.save(score_all(begun[0], steps, arguments.metrics, fallbacks))
+        are_kept = outcome.cause is not None or arguments.save_predictions
+        _keep_predictions(directory / PREDICTIONS_NAME, sort_answers(steps) if are_kept else ())
+
+    code = lead_answering(
+        arguments, options, keeper, launch, begin, end, on_fallback=fallbacks.append
+    )
+    if keeper.record is None and is_new:
         with contextlib.suppress(OSError):
-            if is_new:
-                directory.rmdir()
-    elif keeper.record.answered:
+            directory.rmdir()
+    elif keeper.record is not None and keeper.record.answered:
         print(_describe(keeper.record))
         print(f"result: {output}")
-    return outcome.code
+    return code
 
 
 def _keep_predictions(path: Path, answers: Sequence[Answer]) -> None:

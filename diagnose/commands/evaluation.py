@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from diagnose.commands.arguments import count, count_or_none, seed
-from diagnose.commands.keep import Keeper
+from diagnose.commands.keep import Keeper, complain
 from diagnose.commands.progress import Progress
-from diagnose.commands.rank_job import Launch, add_rank_options, follow
+from diagnose.commands.rank_job import Launch, add_rank_options, follow, launch_ranks
 from diagnose.measure.evaluation.partial import read_steps
 from diagnose.measure.ranks.job.ends import End, Outcome
 from diagnose.measure.supervisor import Refused
@@ -35,8 +35,6 @@ from diagnose.render import store
 TIMEOUT_SECONDS = 600.0
 
 Result = TypeVar("Result", EvaluationResult, AccuracyResult)
-OnBegin = Callable[[Begun], object]
-OnAnswered = Callable[[int | None, list[RankStep]], object]
 
 
 def add_evaluation_options(
@@ -102,14 +100,15 @@ def follow_answering(arguments: argparse.Namespace, options: EvaluationOptions) 
 def lead_answering(
     arguments: argparse.Namespace,
     options: EvaluationOptions,
-    launch: Launch,
     keeper: Keeper[Any],
-    on_begin: OnBegin,
-    on_answered: OnAnswered = lambda max_crops, steps: None,
+    launch: Launch | None,
+    on_begin: Callable[[Begun], object],
+    on_end: Callable[[Outcome], object],
+    on_answered: Callable[[int | None, list[RankStep]], object] = lambda max_crops, steps: None,
     on_fallback: Callable[[Fallback], object] = lambda fallback: None,
-) -> Outcome:
+) -> int:
     """Rank 0, or the only process. Ctrl-C is an outcome: what was answered is on disk."""
-    output = Path(options.output)
+    output, progress = Path(options.output), Progress()
 
     def hear(kind: str, content: Any) -> None:
         if kind == "at" and keeper.record is None:
@@ -132,12 +131,28 @@ def lead_answering(
             for fallback in each.step.fallbacks if each.rank else ():  # rank 0 said it at once
                 progress.say(_describe(fallback, each.rank, max_crops))
 
-    keeper.lock(parts_folder(output), "choose another --output")
-    with Progress() as progress:
-        try:
-            return launch(PROGRAM, _request(arguments, options), hear, arguments.timeout)
-        except KeyboardInterrupt:
-            return Outcome((End(0, "interrupted"),))
+    with keeper:
+        keeper.lock(parts_folder(output), "choose another --output")
+        with progress:
+            try:
+                run = launch or launch_ranks(1)
+                outcome = run(PROGRAM, _request(arguments, options), hear, arguments.timeout)
+            except KeyboardInterrupt:
+                outcome = Outcome((End(0, "interrupted"),))
+        if keeper.record is not None:
+            on_end(outcome)
+    if outcome.cause is None:
+        shutil.rmtree(parts_folder(output), ignore_errors=True)
+        return outcome.code
+    if keeper.record is None:
+        with contextlib.suppress(OSError):  # parts of an earlier attempt stay
+            (parts_folder(output) / store.LOCK_NAME).unlink()
+            parts_folder(output).rmdir()
+    # One process needs no number.
+    alone = len(outcome.ends) == 1
+    sentence = outcome.sentence.removeprefix("rank 0 ") if alone else outcome.sentence
+    complain("; ".join(filter(None, (sentence, keeper.kept))))
+    return outcome.code
 
 
 def _request(arguments: argparse.Namespace, options: EvaluationOptions) -> dict[str, Any]:
@@ -149,20 +164,3 @@ def _request(arguments: argparse.Namespace, options: EvaluationOptions) -> dict[
 def _describe(fallback: Fallback, rank: int, max_crops: int | None) -> str:
     where = f"rank {rank}" if max_crops is None else f"rank {rank}, max_crops {max_crops}"
     return f"{where}: {fallback}"
-
-
-def describe_end(outcome: Outcome) -> str:
-    """One process needs no number."""
-    return outcome.sentence.removeprefix("rank 0 ") if len(outcome.ends) == 1 else outcome.sentence
-
-
-def remove_parts(output: Path) -> None:
-    """All of them: everything is answered."""
-    shutil.rmtree(parts_folder(output), ignore_errors=True)
-
-
-def remove_empty_parts(output: Path) -> None:
-    """Nothing was begun; parts of an earlier attempt stay."""
-    with contextlib.suppress(OSError):
-        (parts_folder(output) / store.LOCK_NAME).unlink()
-        parts_folder(output).rmdir()

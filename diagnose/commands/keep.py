@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
 from diagnose.records.accuracy import AccuracyRecord
 from diagnose.records.batch_size import BatchSizeRecord
@@ -19,6 +19,9 @@ from diagnose.records.experiments import OptimizeRecord
 from diagnose.records.ranks import BandwidthRecord, ScalingRecord
 from diagnose.records.run import RunRecord
 from diagnose.render import store
+
+# What should have been measured, and was not.
+BROKEN = ("failed", "hung", "invalid")
 
 R = TypeVar("R")
 Kept = TypeVar(
@@ -122,19 +125,6 @@ def with_label(record: Kept, asked: str | None, parts: Sequence[str]) -> Kept:
     words += ["smoke"] if header.effort == "smoke" else []
     made = store.label_from_device_name(" ".join(words))
     return replace(record, header=replace(header, label=asked or made))
-
-
-class _Ended(Protocol):
-    @property
-    def status(self) -> str: ...
-
-    @property
-    def reason(self) -> str: ...
-
-
-def is_broken(result: _Ended) -> bool:
-    """Whether it should have been measured, and was not."""
-    return result.status in ("failed", "hung", "invalid")
 
 
 def print_answer(

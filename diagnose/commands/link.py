@@ -64,7 +64,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    place = find_place(arguments, "link")
+    place = find_place("link")
     return _lead(arguments, supervise) if place.rank == 0 else _follow(arguments)
 
 

@@ -7,9 +7,9 @@ from dataclasses import replace
 
 from diagnose.analyze.optimize.experiment import judge_all
 from diagnose.commands.arguments import add_job_options, count
-from diagnose.commands.keep import complain, is_broken, keep_report, print_answer, with_label
+from diagnose.commands.keep import BROKEN, complain, keep_report, print_answer, with_label
 from diagnose.commands.progress import Progress
-from diagnose.commands.run import check_label, label_parts, read_job
+from diagnose.commands.run import label_parts, read_job
 from diagnose.measure.optimize.optimizer import EXPERIMENT_KEYS, Optimizer
 from diagnose.measure.supervisor import Refused
 from diagnose.records.exit_codes import COULD_NOT_MEASURE, FINE
@@ -41,7 +41,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    check_label(arguments.label)
     with (
         Progress() as progress,
         Optimizer(read_job(arguments), progress, arguments.only, arguments.timeout) as optimizer,
@@ -76,7 +75,8 @@ def _conclude(record: OptimizeRecord, arguments: argparse.Namespace) -> int:
         print(*annotate(record.maps[0]), sep="\n")
     verdicts = [{"name": o.name, "verdict": o.verdict, "reason": o.reason} for o in outcomes]
     print_answer(record, arguments, {"verdicts": verdicts}, answer(record, outcomes))
-    broken = [each for each in (*record.comparisons, *record.rungs) if is_broken(each)]
+    tried = (*record.comparisons, *record.rungs)
+    broken = [each for each in tried if each.status in BROKEN]
     for each in broken:
         complain(f"{each.key} {each.status}: {each.reason}")
     return COULD_NOT_MEASURE if broken else FINE

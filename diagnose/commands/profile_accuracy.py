@@ -13,17 +13,15 @@ from diagnose.commands.arguments import count, is_first_rank
 from diagnose.commands.batch_size import add_crops_options
 from diagnose.commands.evaluation import (
     add_evaluation_options,
-    describe_end,
     follow_answering,
     lead_answering,
     load_result,
     read_options,
-    remove_empty_parts,
-    remove_parts,
 )
-from diagnose.commands.keep import Keeper, complain
-from diagnose.commands.rank_job import Launch, launch_ranks
+from diagnose.commands.keep import Keeper
+from diagnose.commands.rank_job import Launch
 from diagnose.measure.evaluation.accuracy import judge, sort_answers, summarize
+from diagnose.measure.ranks.job.ends import Outcome
 from diagnose.measure.supervisor import Refused
 from diagnose.records.codec import dumps
 from diagnose.records.evaluation import AccuracyRow, RankStep
@@ -34,6 +32,7 @@ from diagnose.records.evaluation_options import (
     cap_folder,
     predictions_folder,
 )
+from diagnose.records.exit_codes import FINE
 from diagnose.render import store
 
 MANUAL = """\
@@ -50,7 +49,7 @@ to single samples, with the same answers; each time is reported and counted.
 
 FILE.json is whole at every moment and has every max_crops that is done; FILE.parts has what the
 ranks have answered besides, and --resume goes on from there, with any number of ranks;
-FILE.predictions has the answers. Options may be written with underscores too."""
+FILE.predictions has the answers."""
 MAX_TOKENS = 16
 MAX_ATTEMPTS = 5
 
@@ -124,22 +123,16 @@ def run(arguments: argparse.Namespace, launch: Launch | None = None) -> int:
         keeper.save(replace(keeper.record, summary=(*keeper.record.summary, row)))
         shutil.rmtree(cap_folder(output, max_crops), ignore_errors=True)
 
-    with keeper:
-        outcome = lead_answering(
-            arguments, options, launch or launch_ranks(1), keeper, begin, add_row
-        )
-        if keeper.record is not None and outcome.cause is None:
-            keeper.save(replace(keeper.record, complete=True))
-    if outcome.cause is not None:
-        complain("; ".join(filter(None, (describe_end(outcome), keeper.kept))))
-    if keeper.record is None:
-        remove_empty_parts(output)
-    elif outcome.cause is None:
-        remove_parts(output)
+    def end(outcome: Outcome) -> None:
+        assert keeper.record is not None
+        keeper.save(replace(keeper.record, complete=outcome.cause is None))
+
+    code = lead_answering(arguments, options, keeper, launch, begin, end, add_row)
+    if code == FINE and keeper.record is not None:
         for row in keeper.record.summary:
             print(_describe(row))
         print(f"result: {output}")
-    return outcome.code
+    return code
 
 
 def _keep_predictions(output: Path, max_crops: int, steps: list[RankStep]) -> None:

@@ -21,7 +21,6 @@ from diagnose.measure.ranks.job.ends import Outcome
 from diagnose.measure.ranks.job.rendezvous import Place, Refusal, read_place
 from diagnose.measure.ranks.job.supervise import OnLine, run_locally, supervise
 from diagnose.records.ranks import BandwidthRecord, ScalingRecord
-from diagnose.render import store
 
 TIMEOUT_SECONDS = 60.0
 
@@ -48,16 +47,13 @@ def add_report_rank_options(
     add_report_options(parser, label_from)
 
 
-def find_place(arguments: argparse.Namespace, verb: str) -> Place:
+def find_place(verb: str) -> Place:
     """This process's place in the job; Refusal if nobody has started one."""
     try:
-        place = read_place()
+        return read_place()
     except Refusal as error:
         advice = f"start it with torchrun --nproc-per-node=2 -m diagnose {verb}"
         raise Refusal(f"{error}; {advice}") from None
-    if arguments.label is not None:
-        store.validate_label(arguments.label)
-    return place
 
 
 def launch_ranks(ranks: int) -> Launch:

@@ -9,7 +9,7 @@ from pathlib import Path
 from diagnose.analyze.findings import Finding
 from diagnose.analyze.run.rules import answer, judge
 from diagnose.commands.arguments import add_job_options
-from diagnose.commands.keep import complain, is_broken, keep_report, print_answer, with_label
+from diagnose.commands.keep import BROKEN, complain, keep_report, print_answer, with_label
 from diagnose.commands.link import measure_here
 from diagnose.commands.progress import Progress
 from diagnose.measure.runner import Runner, resumed
@@ -45,7 +45,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    check_label(arguments.label)
     stages = [key for key in STAGE_KEYS if key in arguments.stages]
     with (
         Progress() as progress,
@@ -63,12 +62,6 @@ def run(arguments: argparse.Namespace) -> int:
     if INTERCONNECT in arguments.stages:
         code = max(code, _measure_link(record, directory, arguments))
     return code
-
-
-def check_label(label: str | None) -> None:
-    """Before anything is loaded."""
-    if label is not None:
-        store.validate_label(label)
 
 
 def read_job(arguments: argparse.Namespace) -> Job:
@@ -127,7 +120,7 @@ def _conclude(record: RunRecord, arguments: argparse.Namespace) -> int:
         "stages": {stage.key: stage.status for stage in record.stages},
     }
     print_answer(record, arguments, summary, text)
-    broken = [stage for stage in record.stages if is_broken(stage)]
+    broken = [stage for stage in record.stages if stage.status in BROKEN]
     for stage in broken:
         complain(f"stage {stage.key} {stage.status}: {stage.reason}")
     if broken:

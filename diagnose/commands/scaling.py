@@ -58,7 +58,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    place = find_place(arguments, "scaling")
+    place = find_place("scaling")
     names = (
         "device", "backend", "effort", "workload", "size", "batch_size", "data", "seed", "only",
     )  # fmt: skip
