@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from diagnose.analyze.accuracy import goals, judge, judge_case
-from diagnose.commands.arguments import add_reports_option, count, positive
+from diagnose.commands.arguments import add_number, add_reports_option, add_seconds
 from diagnose.commands.keep import complain, keep_report, print_answer
 from diagnose.commands.progress import Progress
 from diagnose.measure.accuracy import describe_here, find_complaints, measure_case
@@ -52,27 +52,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         metavar="WORDS",
         help=f"what Python runs to diagnose a script (default: {TOOL})",
     )
-    add(
-        "--seconds",
-        type=positive,
-        default=TOOL_SECONDS,
-        help=f"that the tool may watch a script (default: {TOOL_SECONDS:g})",
-    )
-    add(
-        "--timeout",
-        type=positive,
-        default=TIMEOUT_SECONDS,
-        metavar="SECONDS",
-        help=f"after which the tool is ended (default: {TIMEOUT_SECONDS:g})",
-    )
-    add(
-        "--blocks",
-        type=count,
-        default=BLOCKS,
-        metavar="N",
-        help=f"pairs of blocks that time the twins (default: {BLOCKS}; below "
-        f"{FEWEST_FOR_INTERVAL} there is no interval, and no result)",
-    )
+    add_seconds(parser, "--seconds", "that the tool may watch a script", TOOL_SECONDS)
+    add_seconds(parser, "--timeout", "after which the tool is ended", TIMEOUT_SECONDS)
+    blocks = f"pairs of blocks that time the twins; fewer than {FEWEST_FOR_INTERVAL} prove nothing"
+    add_number(parser, "--blocks", blocks, default=BLOCKS)
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NoReturn
 
@@ -89,6 +89,27 @@ def nbytes(text: str) -> int:
     return value
 
 
+def add_number(
+    parser: argparse.ArgumentParser,
+    name: str,
+    text: str,
+    *,
+    kind: Callable[[str], float] = count,
+    default: float | None = None,
+    metavar: str = "N",
+) -> None:
+    """An option with a number; what it is without one is added to its help."""
+    if default is not None:
+        text += f" (default: {default:g})"
+    parser.add_argument(name, type=kind, default=default, metavar=metavar, help=text)
+
+
+def add_seconds(
+    parser: argparse.ArgumentParser, name: str, text: str, default: float | None = None
+) -> None:
+    add_number(parser, name, text, kind=positive, default=default, metavar="SECONDS")
+
+
 def add_reports_option(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--reports", type=Path, default=Path("reports"), metavar="DIR", help="(default: reports)"
@@ -134,5 +155,5 @@ def add_job_options(parser: argparse.ArgumentParser, workload: str, unit: str) -
     )
     add_effort_options(parser, "about two minutes", "as long as the protocol asks")
     add_report_options(parser, "the device's name")
-    add("--timeout", type=positive, metavar="SECONDS", help=f"longest time for one {unit}")
-    add("--seed", type=seed, default=0, metavar="N", help="of weights, data order and blocks")
+    add_seconds(parser, "--timeout", f"longest time for one {unit}")
+    add_number(parser, "--seed", "of weights, data order and blocks", kind=seed, default=0)

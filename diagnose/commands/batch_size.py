@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from diagnose.analyze.batch_size.choice import judge
-from diagnose.commands.arguments import add_job_options, count
+from diagnose.commands.arguments import add_job_options, add_number, count
 from diagnose.commands.keep import complain, keep_report, print_answer, with_label
 from diagnose.commands.progress import Progress
 from diagnose.commands.run import label_parts, read_job
@@ -29,19 +29,13 @@ MANUAL = """examples:
 def add_options(parser: argparse.ArgumentParser) -> None:
     add_job_options(parser, "bert", "probe")
     add_crops_options(parser)
+    begin = "where to begin, or the only one to try (default: by memory and parameters)"
+    add_number(parser, "--batch-size", begin)
+    attempts = "probes of one search (default: as many as the exact answer takes)"
+    add_number(parser, "--max-attempts", attempts)
+    answer = "longest answer of textgen and vqa: as long as in your evaluation (default: 16, as in "
+    add_number(parser, "--max-new-tokens", f"{answer}profile-accuracy; evaluate has 256)")
     add = parser.add_argument
-    add(
-        "--batch-size",
-        type=count,
-        metavar="N",
-        help="where to begin, or the only one to try (default: by memory and parameters)",
-    )
-    add(
-        "--max-attempts",
-        type=count,
-        metavar="N",
-        help="probes of one search (default: as many as the exact answer takes)",
-    )
     add(
         "--sweep",
         type=count,
@@ -55,13 +49,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         choices=DTYPES,
         default=DTYPES[0],
         help="of the weights of textgen and vqa (default: auto, as they were saved)",
-    )
-    add(
-        "--max-new-tokens",
-        type=count,
-        metavar="N",
-        help="longest answer of textgen and vqa: as long as in your evaluation (default: 16, as in "
-        "profile-accuracy; evaluate has 256)",
     )
 
 
@@ -77,11 +64,8 @@ def add_crops_options(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="once for each of these caps of image tiles",
     )
-    add(
-        "--start-from-max-crops",
-        type=count,
-        metavar="N",
-        help=f"leave out smaller caps (of {caps} unless listed)",
+    add_number(
+        parser, "--start-from-max-crops", f"leave out smaller caps (of {caps} unless listed)"
     )
     add(
         "--auto-adjust-batch-size",

@@ -48,19 +48,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     add = parser.add_argument
     add("--max-bytes", type=nbytes, metavar="N", help="largest size, such as 64M (of 2**20)")
-    add(
-        "--model-bytes",
-        type=nbytes,
-        default=MODEL_BYTES,
-        metavar="N",
-        help=f"gradients of your model (default: {MODEL_BYTES}, the full DGCA model)",
-    )
+    model = f"gradients of your model (default: {MODEL_BYTES}, the full DGCA model)"
+    add("--model-bytes", type=nbytes, default=MODEL_BYTES, metavar="N", help=model)
     add("--link-gbit", type=positive, metavar="RATE", help="nominal rate of the link in Gbit/s")
-    add(
-        "--env-sweep",
-        action="store_true",
-        help="then try NCCL's and gloo's settings one by one, in fresh processes",
-    )
+    sweep = "then try NCCL's and gloo's settings one by one, in fresh processes"
+    add("--env-sweep", action="store_true", help=sweep)
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -6,7 +6,7 @@ import argparse
 from dataclasses import replace
 
 from diagnose.analyze.optimize.experiment import judge_all
-from diagnose.commands.arguments import add_job_options, count
+from diagnose.commands.arguments import add_job_options, add_number
 from diagnose.commands.keep import BROKEN, complain, keep_report, print_answer, with_label
 from diagnose.commands.progress import Progress
 from diagnose.commands.run import label_parts, read_job
@@ -27,12 +27,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         metavar="NAME",
         help=f"only these; for dgca: {', '.join(EXPERIMENT_KEYS)}",
     )
-    parser.add_argument(
-        "--samples",
-        type=count,
-        metavar="N",
-        help="of your whole evaluation: how long it takes, before and after (textgen, vqa)",
-    )
+    samples = "of your whole evaluation: how long it takes, before and after (textgen, vqa)"
+    add_number(parser, "--samples", samples)
     parser.add_argument(
         "--annotations",
         action="store_true",

@@ -9,7 +9,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 from diagnose import __version__
-from diagnose.commands.arguments import count, is_first_rank
+from diagnose.commands.arguments import add_number, is_first_rank
 from diagnose.commands.batch_size import add_crops_options
 from diagnose.commands.evaluation import (
     add_evaluation_options,
@@ -57,15 +57,9 @@ MAX_ATTEMPTS = 5
 def add_options(parser: argparse.ArgumentParser) -> None:
     add_evaluation_options(parser, "vqa", MAX_TOKENS, "as batch-size: a short answer")
     add_crops_options(parser)
-    add = parser.add_argument
-    add(
-        "--max-attempts",
-        type=count,
-        default=MAX_ATTEMPTS,
-        metavar="N",
-        help=f"how often a larger batch is tried for a max_crops (default: {MAX_ATTEMPTS})",
-    )
-    add(
+    attempts = "how often a larger batch is tried for a max_crops"
+    add_number(parser, "--max-attempts", attempts, default=MAX_ATTEMPTS)
+    parser.add_argument(
         *("-o", "--output"),
         type=_json_file,
         default=Path("profile_accuracy.json"),

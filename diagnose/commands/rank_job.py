@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from diagnose.commands.arguments import add_effort_options, add_report_options, positive
+from diagnose.commands.arguments import add_effort_options, add_report_options, add_seconds
 from diagnose.commands.keep import complain, keep_report
 from diagnose.commands.progress import Progress
 from diagnose.measure.ranks.job.ends import Outcome
@@ -30,13 +30,7 @@ Ranked = TypeVar("Ranked", BandwidthRecord, ScalingRecord)
 
 def add_rank_options(parser: argparse.ArgumentParser, timeout: float = TIMEOUT_SECONDS) -> None:
     parser.add_argument("--backend", help="gloo, nccl, ... (default: the device's own)")
-    parser.add_argument(
-        "--timeout",
-        type=positive,
-        default=timeout,
-        metavar="SECONDS",
-        help=f"longest silence of a rank (default: {timeout:g})",
-    )
+    add_seconds(parser, "--timeout", "longest silence of a rank", timeout)
 
 
 def add_report_rank_options(

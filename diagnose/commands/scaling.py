@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from diagnose.commands.arguments import count, seed
+from diagnose.commands.arguments import add_number, seed
 from diagnose.commands.keep import print_answer, with_label
 from diagnose.commands.rank_job import add_report_rank_options, find_place, follow, lead
 from diagnose.measure.ranks.growth import add_line, begin_scaling
@@ -33,12 +33,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--workload", default="dgca", help="bert, dgca or your .py file (default: dgca)")
     add("--size", help="of the workload (default: the one that suits the device)")
-    add(
-        "--batch-size",
-        type=count,
-        metavar="N",
-        help="samples of one rank (default: the size's own; at most 4 on the CPU)",
-    )
+    samples = "samples of one rank (default: the size's own; at most 4 on the CPU)"
+    add_number(parser, "--batch-size", samples)
     add("--data", metavar="FILE", help="your own .tsv, .jsonl or .txt sentences")
     add(
         "--only",
@@ -48,7 +44,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         metavar="NAME",
         help=f"only these options: {', '.join(KEYS)}",
     )
-    add("--seed", type=seed, default=0, metavar="N", help="of weights, data order and blocks")
+    add_number(parser, "--seed", "of weights, data order and blocks", kind=seed, default=0)
     add_report_rank_options(
         parser,
         "about four minutes on two cores",

@@ -9,7 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from diagnose.analyze.script.rules import diagnose
-from diagnose.commands.arguments import count, positive
+from diagnose.commands.arguments import add_number, add_seconds
 from diagnose.measure.supervisor import CouldNotOpen, Refused
 from diagnose.records.exit_codes import COULD_NOT_MEASURE, FINE, INTERRUPTED
 from diagnose.records.script import DEFAULT_SECONDS, DEFAULT_WARMUP, ScriptRecord, Wanted
@@ -22,21 +22,10 @@ MANUAL = """examples:
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add(
-        "--seconds",
-        type=positive,
-        default=DEFAULT_SECONDS,
-        help="time budget in seconds; up to a fifth may pass before the first step "
-        f"(default: {DEFAULT_SECONDS:g})",
-    )
-    add("--steps", type=count, metavar="N", help="stop after about so many steps")
-    add(
-        "--warmup",
-        type=count,
-        default=DEFAULT_WARMUP,
-        metavar="N",
-        help=f"steps before anything is timed (default: {DEFAULT_WARMUP})",
-    )
+    budget = "time budget in seconds; up to a fifth may pass before the first step"
+    add_seconds(parser, "--seconds", budget, DEFAULT_SECONDS)
+    add_number(parser, "--steps", "stop after about so many steps")
+    add_number(parser, "--warmup", "steps before anything is timed", default=DEFAULT_WARMUP)
     add("--json", metavar="FILE", help="write the findings there too; - is standard output")
     add(
         "--keep-running",

@@ -4,22 +4,19 @@ from __future__ import annotations
 
 import hashlib
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 import torch
 
 from diagnose.measure import jobs
-from diagnose.measure.batch_size.memory import available_bytes, guard, release
+from diagnose.measure.batch_size.memory import available_bytes, guard
 from diagnose.measure.evaluation.answering import NoRoom, tell_need
 from diagnose.measure.evaluation.directory import hash_questions, read_config
-from diagnose.measure.evaluation.fallback import Fitting
 from diagnose.measure.machine.device import Device
 from diagnose.measure.machine.out_of_memory import is_out_of_memory, read_asked_for
 from diagnose.measure.words import one_sentence
-from diagnose.records.evaluation import Fallback
 from diagnose.records.evaluation_options import EvaluationOptions
 from diagnose.records.header import Setting
 from diagnose.workload import Decoding, Generator, Question, WorkloadError
@@ -32,28 +29,12 @@ BUILT_IN_SAMPLES = 64
 class Evaluation:
     """Everything that is needed to begin."""
 
-    device: Device
     generator: Generator
     questions: list[Question]
     decoding: Decoding
     batch_size: int
     shape: Mapping[str, int]
     settings: dict[str, Setting]  # whatever may change an answer, so not the batch size
-
-    def fitting(
-        self,
-        on_fallback: Callable[[Fallback], object],
-        start: int | None = None,
-        attempts: int = 0,
-    ) -> Fitting:
-        """Batches of `batch_size`, or of `start` with so many attempts to grow to it."""
-        return Fitting(
-            start or self.batch_size,
-            ceiling=self.batch_size,
-            attempts=attempts,
-            on_fallback=on_fallback,
-            release=partial(release, self.device),
-        )
 
 
 def open_evaluation(options: EvaluationOptions, device: Device, sharing: int = 1) -> Evaluation:
@@ -97,7 +78,7 @@ def open_evaluation(options: EvaluationOptions, device: Device, sharing: int = 1
     }
     decoding = Decoding(max_new_tokens=options.max_new_tokens)
     batch_size = options.batch_size or size.batch_size
-    return Evaluation(device, generator, questions, decoding, batch_size, size.shape, settings)
+    return Evaluation(generator, questions, decoding, batch_size, size.shape, settings)
 
 
 def choose_dtype(name: str, model: Path | None) -> torch.dtype:

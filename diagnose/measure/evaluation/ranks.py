@@ -11,12 +11,15 @@ import secrets
 import shutil
 import time
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from diagnose.measure.batch_size.estimates import list_estimates
+from diagnose.measure.batch_size.memory import release
 from diagnose.measure.batch_size.plan import MAX_CROPS, Wanted, plan_configurations
 from diagnose.measure.evaluation.answering import answer_questions
+from diagnose.measure.evaluation.fallback import Fitting
 from diagnose.measure.evaluation.opening import Evaluation, in_one_line, open_evaluation
 from diagnose.measure.evaluation.partial import Part, finished_path, keep_only, share_of
 from diagnose.measure.ranks.job.member import Member
@@ -105,10 +108,17 @@ def _evaluate(
         where = {"rank": member.rank, "max_crops": max_crops}
         member.emit("fallback", {**where, "fallback": to_dict(fallback)})
 
-    fitting = job.fitting(report)
+    start, attempts = job.batch_size, 0
     if options.auto_adjust:
         start = list_estimates(None, 0, job.batch_size, max_crops)[0].high
-        fitting = job.fitting(report, start, options.max_attempts)
+        attempts = options.max_attempts
+    fitting = Fitting(
+        start,
+        ceiling=job.batch_size,
+        attempts=attempts,
+        on_fallback=report,
+        release=partial(release, member.device),
+    )
     ranks = "" if member.world_size == 1 else f" rank 0 of {member.world_size}"
     what = ",".join(filter(None, (cap, ranks))).lstrip()
     done, began = 0, time.monotonic()
