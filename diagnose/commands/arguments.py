@@ -49,16 +49,15 @@ def count(text: str) -> int:
 
 
 def count_or_none(text: str) -> int:
-    return _whole(text, least=0)
-
-
-def seed(text: str) -> int:
     return _whole(text, least=0, most=LARGEST_SEED)
+
+
+seed = count_or_none
 
 
 def _whole(text: str, least: int, most: int = LARGEST_COUNT) -> int:
     if not text.isdecimal() or int(text) < least:
-        raise argparse.ArgumentTypeError(f"'{text}' is not a whole number from {least} on")
+        raise argparse.ArgumentTypeError(f"'{text}' is not a whole number of {least} or more")
     if int(text) > most:
         raise argparse.ArgumentTypeError(f"'{text[:20]}' is too large; at most {most}")
     return int(text)

@@ -346,8 +346,8 @@ def test_a_question_that_cannot_be_encoded_costs_no_answer(workers: int, tmp_pat
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (("-b", "0"), "'0' is not a whole number from 1"),
-        (("--batch_size=-1",), "'-1' is not a whole number from 1"),
+        (("-b", "0"), "'0' is not a whole number of 1 or more"),
+        (("--batch_size=-1",), "'-1' is not a whole number of 1 or more"),
         (("--max-tokens", "many"), "'many' is not a whole number"),
         (("--torch-dtype", "int8"), "invalid choice: 'int8'"),
         (("--batch", "4"), "unrecognized arguments: --batch 4"),
