@@ -172,7 +172,7 @@ def _begin(fresh: AccuracyRecord, directory: Path, *, resume: bool) -> AccuracyR
     path = directory / store.ACCURACY_NAME
     if not (resume and path.exists()):
         return fresh
-    earlier = store.load_accuracy(path)
+    earlier = store.load(path, AccuracyRecord)
     for name in ("tool", "tool_version", "method", "effort"):
         before, now = getattr(earlier, name), getattr(fresh, name)
         if before != now:

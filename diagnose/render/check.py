@@ -12,7 +12,6 @@ from diagnose.render.parts import PARTS, Told, load_parts, render_parts
 
 REPORT_NAME = "report.md"
 INDEX_NAME = "README.md"
-_FIGURE_NAMES = tuple(name for part in PARTS for name in part.figures)
 
 
 def write_report(directory: Path) -> Path:
@@ -21,13 +20,12 @@ def write_report(directory: Path) -> Path:
     if not told:
         raise store.StoreError(f"{directory} holds no record; measure first, or see {INDEX_NAME}")
     text = render_parts(told).encode()
-    drawn = {name: svg for each in told for name, svg in each.part.draw(each.record).items()}
+    drawn = {name: svg for each in told for name, svg in each.draw_all().items()}
     for name, content in drawn.items():
         store.write_atomically(directory / name, content)
-    for name in _FIGURE_NAMES:
-        if name not in drawn:
-            with contextlib.suppress(FileNotFoundError):
-                (directory / name).unlink()
+    for path in directory.glob("*.svg"):
+        if path.name not in drawn and seal.is_sealed(path.read_bytes()):
+            path.unlink()
     store.write_atomically(directory / REPORT_NAME, text)
     return directory / REPORT_NAME
 
@@ -67,7 +65,7 @@ def check(reports_dir: Path) -> list[str]:
         if told:
             problems += _check_report(directory, told)
             continue
-        kept = [name for name in (REPORT_NAME, *_FIGURE_NAMES) if (directory / name).exists()]
+        kept = sorted(each.name for each in directory.iterdir() if each.suffix in (".md", ".svg"))
         # A run that ended before its first stage leaves a lock: only a report needs a record.
         if kept:
             problems.append(
@@ -85,14 +83,11 @@ def check(reports_dir: Path) -> list[str]:
 def _check_report(directory: Path, told: list[Told]) -> list[str]:
     problems = [problem for each in told for problem in _check_origin(directory, each.record)]
     problems += _compare(directory / REPORT_NAME, render_parts(told))
-    sealed = {name: each for each in told for name in each.part.figure_names(each.record)}
-    for name in _FIGURE_NAMES:
-        path = directory / name
-        if name in sealed:
-            problems += _check_figure(path, derive.fingerprint(sealed[name].record))
-        elif path.exists():
-            problems.append(f"{path} is left over: this record has no such figure")
-    return problems
+    sealed = {name: each.record for each in told for name in each.figure_names()}
+    for name, record in sealed.items():
+        problems += _check_figure(directory / name, derive.fingerprint(record))
+    left_over = [path for path in sorted(directory.glob("*.svg")) if path.name not in sealed]
+    return problems + [f"{path} is left over: no record here has this figure" for path in left_over]
 
 
 def _check_origin(directory: Path, record: store.Record) -> list[str]:

@@ -6,6 +6,7 @@ is left out and named below the table instead.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
@@ -13,7 +14,7 @@ from typing import Generic, TypeVar
 from diagnose.analyze.units import PLAIN, Unit
 from diagnose.records.header import Fact, Reading
 from diagnose.records.stats import Interval
-from diagnose.render.markdown import Footnotes, Markup, prose
+from diagnose.render.markdown import Footnotes, Markup, clean, prose
 
 Row = TypeVar("Row")
 
@@ -43,6 +44,13 @@ class Column(Generic[Row]):
 def missing(reason: str) -> Fact:
     """A cell that says why there is nothing in it."""
     return Fact(None, reason)
+
+
+def written(reading: Reading, unit: Unit) -> Cell:
+    """A reading in a unit of its own, for columns whose rows are of different kinds."""
+    if reading.value is None:
+        return reading
+    return Doubt(unit.write(reading.value), reading.reason)
 
 
 def table(rows: Iterable[Row], columns: Sequence[Column[Row]], nothing: str = "") -> list[str]:
@@ -78,9 +86,9 @@ def pairs(rows: Iterable[tuple[str, Cell]], header: str) -> list[str]:
 
 def code(text: str) -> Markup:
     """Source text as it stands, in backticks that it cannot close."""
-    text = " ".join(text.split()).replace("|", "\\|")
-    ticks = "``" if "`" in text else "`"
-    space = " " if "`" in text else ""
+    text = clean(text).replace("|", "\\|")
+    longest = max(map(len, re.findall("`+", text)), default=0)
+    ticks, space = "`" * (longest + 1), " " if longest else ""
     return Markup(f"{ticks}{space}{text}{space}{ticks}") if text else Markup("")
 
 

@@ -58,7 +58,7 @@ def test_the_command_judges_a_script_and_its_twin(tmp_path: Path) -> None:
     assert "1 of 1 healthy scripts raise a false alarm" in done.out
     assert "goal missed: false alarms on healthy scripts, none" in done.err
     directory = tmp_path / "accuracy-host-dashboard-compute-plain"
-    record = store.load_accuracy(directory / store.ACCURACY_NAME)
+    record = store.load(directory / store.ACCURACY_NAME, AccuracyRecord)
     assert record.complete
     assert record.header.effort == "smoke"
     timed, healthy_one = record.cases
@@ -348,7 +348,7 @@ def test_a_committed_report_is_checked(tmp_path: Path) -> None:
     record = record_of(planted(), healthy())
     directory = tmp_path / record.header.label
     store.save(record, directory)
-    assert store.load_accuracy(directory / store.ACCURACY_NAME) == record
+    assert store.load(directory / store.ACCURACY_NAME, AccuracyRecord) == record
     write_report(directory)
     write_index(tmp_path)
     assert check(tmp_path) == []

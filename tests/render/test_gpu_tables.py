@@ -8,9 +8,9 @@ import pytest
 
 from diagnose.records.header import Gpu, Reading
 from diagnose.records.run import RunRecord
-from diagnose.render.run.report import render
 from tests.support.records.parts import gpu, gpu_use, measurement, stage
 from tests.support.records.run import on_cpu, run_record, use_gpu
+from tests.support.rendered import rendered as render
 from tests.support.verdicts import found, kinds
 
 

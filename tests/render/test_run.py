@@ -11,17 +11,16 @@ from pathlib import Path
 
 import pytest
 
-from diagnose.records.experiments import OptimizeRecord
-from diagnose.records.run import RunRecord
 from diagnose.render import check, store
 from diagnose.render.index import render_index
 from diagnose.render.optimize.report import render_optimize
-from diagnose.render.parts import PARTS, Told, render_parts
+from diagnose.render.parts import render_parts
 from diagnose.render.run import frames
-from diagnose.render.run.report import render
 from tests.support.records.experiments import whole_catalogue
 from tests.support.records.parts import NO_GPU, measurement, stage, timing
 from tests.support.records.run import golden_record, on_cpu, run_record, slowed_input, with_timing
+from tests.support.rendered import rendered as render
+from tests.support.rendered import told
 
 GOLDEN = Path(__file__).parent / "golden" / "report.md"
 
@@ -138,12 +137,6 @@ def test_a_frame_keeps_the_reason_of_every_missing_number() -> None:
 def test_no_interval_is_told_as_such() -> None:
     short = stage("inference", measurement("inference", timing(0.1, slots=3), gpus=()))
     assert "100.0 (no interval)" in re.sub(r"(99|100)\.\d+", "100.0", render(run_record(short)))
-
-
-def told(*records: store.Record) -> list[Told]:
-    kinds = {part.record_name: part for part in PARTS}
-    names = {RunRecord: store.RECORD_NAME, OptimizeRecord: store.OPTIMIZE_NAME}
-    return [Told(kinds[names[type(record)]], record) for record in records]
 
 
 def test_a_joint_report_answers_first_and_then_tells_every_part() -> None:

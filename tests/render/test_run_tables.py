@@ -16,7 +16,6 @@ from diagnose.records.header import Fact, Reading
 from diagnose.records.run import RunRecord
 from diagnose.records.stats import Interval
 from diagnose.render.markdown import Footnotes, Markup, clean, escape, prose, table
-from diagnose.render.run.report import render
 from tests.support.records.parts import stage
 from tests.support.records.run import (
     golden_record,
@@ -26,6 +25,7 @@ from tests.support.records.run import (
     slow_full_model,
     slowed_input,
 )
+from tests.support.rendered import rendered as render
 
 # Anything a string from outside could try: cells, tags, links, mentions, terminal, direction.
 EVIL = "|x|\n# no\n<b>&[a](http://e.vil)![i](x)`c`*_~$1$ @team \x1b[31mred\x1b[0m \u202eabc\u2066\\"

@@ -18,9 +18,9 @@ from diagnose.records import codec
 from diagnose.records.header import SCHEMA
 from diagnose.records.run import RunRecord
 from diagnose.render import store
-from diagnose.render.run.report import render
 from diagnose.render.store import StoreError
 from tests.support.records.run import run_record
+from tests.support.rendered import rendered as render
 
 SMALL = run_record(
     without=["ceilings", "training", "precision", "loader", "real_data", "full_model"]
@@ -42,7 +42,7 @@ def clock_of(data: dict[str, Any]) -> dict[str, Any]:
 
 def test_what_was_saved_is_loaded(tmp_path: Path) -> None:
     path = store.save(run_record(), tmp_path / "a" / "rtx-4090")
-    assert store.load(path) == run_record()
+    assert store.load(path, RunRecord) == run_record()
     assert store.find_records(tmp_path / "a") == [path]
     assert [each.name for each in path.parent.iterdir()] == ["run.json"]
 
@@ -62,7 +62,7 @@ def test_a_number_that_is_not_finite_costs_nothing(tmp_path: Path) -> None:
     )
     with pytest.raises(StoreError, match="cannot be stored"):
         store.save(broken, tmp_path)
-    assert store.load(tmp_path / "run.json") == SMALL
+    assert store.load(tmp_path / "run.json", RunRecord) == SMALL
     assert [each.name for each in tmp_path.iterdir()] == ["run.json"]
 
 
@@ -72,7 +72,7 @@ def test_a_reader_never_sees_half_of_a_file(tmp_path: Path) -> None:
         store.save(replace(SMALL, header=replace(SMALL.header, seed=8)), tmp_path)
         # Whoever opened the old file before still reads the whole of it.
         assert reader.read() == codec.dumps(SMALL)
-    assert store.load(path).header.seed == 8
+    assert store.load(path, RunRecord).header.seed == 8
 
 
 @pytest.fixture
@@ -97,7 +97,7 @@ def test_a_full_disk_keeps_the_old_file(full_disk: Path) -> None:
     large = replace(SMALL, header=replace(SMALL.header, tool_version="x" * 2**21))
     with pytest.raises(StoreError, match="the disk is full"):
         store.save(large, full_disk)
-    assert store.load(path) == SMALL
+    assert store.load(path, RunRecord) == SMALL
     assert [each.name for each in full_disk.iterdir()] == ["run.json"]
 
 
@@ -115,7 +115,7 @@ def test_a_cut_file_is_never_a_traceback(tmp_path: Path) -> None:
     for length in [*range(40), *range(40, len(content) - 1, len(content) // 150)]:
         path.write_bytes(content[:length])
         with pytest.raises(StoreError, match=r"run\.json"):
-            store.load(path)
+            store.load(path, RunRecord)
 
 
 def test_a_flipped_bit_is_refused_or_harmless(tmp_path: Path) -> None:
@@ -129,7 +129,7 @@ def test_a_flipped_bit_is_refused_or_harmless(tmp_path: Path) -> None:
         damaged[dice.randrange(len(damaged))] ^= 1 << dice.randrange(8)
         path.write_bytes(damaged)
         try:
-            record = store.load(path)
+            record = store.load(path, RunRecord)
         except StoreError as error:
             refused.append(str(error))
         else:
@@ -160,7 +160,7 @@ def test_what_is_no_record_is_refused(tmp_path: Path, content: bytes, complaint:
     path = tmp_path / "run.json"
     path.write_bytes(content)
     with pytest.raises(StoreError, match=complaint) as caught:
-        store.load(path)
+        store.load(path, RunRecord)
     assert str(path) in str(caught.value)
 
 
@@ -169,12 +169,12 @@ def test_a_huge_file_is_not_even_parsed(tmp_path: Path) -> None:
     with path.open("wb") as file:
         file.truncate(store.LARGEST_FILE_BYTES + 1)
     with pytest.raises(StoreError, match="over 64 MiB"):
-        store.load(path)
+        store.load(path, RunRecord)
 
 
 def test_a_missing_file_is_an_error_of_one_sentence(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="cannot be read: No such file"):
-        store.load(tmp_path / "run.json")
+        store.load(tmp_path / "run.json", RunRecord)
 
 
 @pytest.mark.parametrize(
@@ -204,26 +204,26 @@ def test_what_cannot_have_been_measured_is_refused(
     tmp_path: Path, change: Callable[[dict[str, Any]], object]
 ) -> None:
     with pytest.raises(StoreError, match="damaged"):
-        store.load(changed(tmp_path / "run.json", change))
+        store.load(changed(tmp_path / "run.json", change), RunRecord)
 
 
 def test_nan_in_a_file_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "run.json"
     path.write_bytes(codec.dumps(SMALL).replace(b'"seconds": 12.0', b'"seconds": NaN'))
     with pytest.raises(StoreError, match="not finite"):
-        store.load(path)
+        store.load(path, RunRecord)
 
 
 def test_an_older_schema_names_its_writer_and_the_way_out(tmp_path: Path) -> None:
     path = changed(tmp_path / "run.json", lambda data: data.update(schema=0, tool_version="0.0.9"))
     with pytest.raises(StoreError, match=r"older version '0\.0\.9' \(schema 0\).*make diagnose"):
-        store.load(path)
+        store.load(path, RunRecord)
 
 
 def test_a_newer_schema_asks_for_an_update(tmp_path: Path) -> None:
     path = changed(tmp_path / "run.json", lambda data: data.update(schema=SCHEMA + 1))
     with pytest.raises(StoreError, match=r"newer version .* update this tool"):
-        store.load(path)
+        store.load(path, RunRecord)
 
 
 def test_damaged_files_are_kept_side_by_side(tmp_path: Path) -> None:
@@ -246,7 +246,7 @@ def test_a_complete_run_is_kept_when_a_new_one_begins(tmp_path: Path) -> None:
     store.save(SMALL, tmp_path)
     kept = store.set_aside(path)
     assert kept == tmp_path / "run.previous.json"
-    assert store.load(kept) == SMALL == store.load(path)
+    assert store.load(kept, RunRecord) == SMALL == store.load(path, RunRecord)
 
 
 @pytest.mark.parametrize("label", ["a", "rtx-4090", "9.5_x", "a" * 64])
