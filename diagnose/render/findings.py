@@ -45,8 +45,13 @@ def _sentence(findings: Sequence[Finding]) -> list[str]:
     """The worst first, so that the eye meets it."""
     severities = ("critical", "warning", "info")
     ordered = sorted(findings, key=lambda each: severities.index(each.severity))
-    texts = [f"{each.sentence.rstrip('.')}{_mark(each)}" for each in ordered]
-    return [prose("; ".join(texts) + ".")] if texts else []
+    text = "; ".join(f"{_begin(each.sentence).rstrip('.')}{_mark(each)}" for each in ordered)
+    return [prose(f"{text[0].upper()}{text[1:]}.")] if text else []
+
+
+def _begin(sentence: str) -> str:
+    """Without its capital letter, for the middle of another; names such as NVML keep theirs."""
+    return sentence if sentence[:2].isupper() else sentence[0].lower() + sentence[1:]
 
 
 def _lines(findings: Sequence[Finding]) -> str:
@@ -54,10 +59,10 @@ def _lines(findings: Sequence[Finding]) -> str:
 
 
 def _line(finding: Finding) -> str:
-    evidence = finding.evidence if finding.evidence.endswith(".") else f"{finding.evidence}."
-    shown = f" {prose(evidence)}" if finding.evidence else ""
+    sentence = f"**{prose(finding.sentence.rstrip('.'))}**{_mark(finding)}"
+    evidence = f": {prose(finding.evidence.rstrip('.'))}." if finding.evidence else "."
     advice = f" *{escape(finding.advice)}*" if finding.advice else ""
-    return f"- **{prose(finding.sentence)}**{_mark(finding)}{shown}{advice}"
+    return f"- {sentence}{evidence}{advice}"
 
 
 def _mark(finding: Finding) -> str:

@@ -7,7 +7,7 @@ is left out and named below the table instead.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -72,7 +72,8 @@ def table(rows: Iterable[Row], columns: Sequence[Column[Row]], nothing: str = ""
     blocks = ["\n".join(lines)]
     if notes.lines():
         blocks.append("\n".join(notes.lines()))
-    return blocks + _name_hidden(columns, cells, shown)
+    hidden = [i for i in range(len(columns)) if i not in shown and _is_unknown(cells[i][0])]
+    return blocks + _name_hidden({columns[i].header: cells[i] for i in hidden}, notes)
 
 
 def pairs(rows: Iterable[tuple[str, Cell]], header: str) -> list[str]:
@@ -96,22 +97,16 @@ def _is_unknown(cell: Cell) -> bool:
     return isinstance(cell, (Reading, Fact)) and cell.value is None
 
 
-def _name_hidden(
-    columns: Sequence[Column[Row]], cells: Sequence[Sequence[Cell]], shown: Sequence[int]
-) -> list[str]:
+def _name_hidden(hidden: Mapping[str, Sequence[Cell]], notes: Footnotes) -> list[str]:
     """Which columns are unknown in every row, grouped by the reason."""
     by_reason: dict[str, list[str]] = {}
-    for i, column in enumerate(columns):
-        if i in shown or not _is_unknown(cells[i][0]):
-            continue
-        reasons = dict.fromkeys(
-            cell.reason for cell in cells[i] if isinstance(cell, (Reading, Fact))
-        )
-        by_reason.setdefault("; ".join(reasons), []).append(column.header)
-    return [
-        f"Unknown in every row: {prose(', '.join(names))} ({prose(reason)})."
-        for reason, names in by_reason.items()
-    ]
+    for header, column in hidden.items():
+        reasons = dict.fromkeys(each.reason for each in column if isinstance(each, (Reading, Fact)))
+        # A row that has nothing at all already says why.
+        new = [each for each in reasons if not notes.has(each)] or list(reasons)
+        by_reason.setdefault("; ".join(new), []).append(header)
+    texts = [f"{', '.join(names)} ({reason})" for reason, names in by_reason.items()]
+    return [f"Unknown in every row: {prose('; '.join(texts))}."] if texts else []
 
 
 def _write(cell: Cell, unit: Unit, notes: Footnotes) -> str:

@@ -45,7 +45,7 @@ def test_a_shared_machine_is_flagged_by_each_sign() -> None:
     )
     active = replace(machine(), gpus=(replace(gpu(), utilization_before=Reading(0.5)),))
     assert (
-        "50 % utilised"
+        "50 % utilized"
         in found(replace(record, header=replace(record.header, machine=active)), "shared").evidence
     )
 
@@ -124,4 +124,4 @@ def test_an_unfinished_run_says_so() -> None:
         "not reached: precision, loader, real_data, full_model"
     )
     assert tell(partial).endswith("The run was not finished.")
-    assert "224 ms of it is loss, backward and optimiser" in tell(partial)
+    assert "224 ms of it is loss, backward and optimizer" in tell(partial)

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from diagnose.analyze import derive
-from diagnose.analyze.run.rules import RULES, judge
+from diagnose.analyze.run.rules import SUSPECTS, judge
 from diagnose.records.header import Reading
 from diagnose.records.run import RunRecord
 from tests.support.records.parts import NO_GPU, gpu_use, measurement, stage, timing
@@ -310,12 +310,12 @@ def test_a_mixed_step_is_held_against_the_ceiling_of_its_own_precision() -> None
     )
 
 
-def test_a_heavy_optimiser_is_the_cause() -> None:
+def test_a_heavy_optimizer_is_the_cause() -> None:
     record = run_record(pair("training", 0.9, 0.1116, 402))
     finding = found(record, "backward_and_optimizer")
     assert finding.verdict == "cause"
     # The eval-mode forward that is subtracted has no loss either.
-    assert finding.sentence.startswith("Loss, backward and optimiser take")
+    assert finding.sentence.startswith("Loss, backward and optimizer take")
     assert "neither loss nor dropout" in finding.evidence
 
 
@@ -341,13 +341,13 @@ def test_milliseconds_of_another_precision_are_never_part_of_the_step() -> None:
         pair("real_data", 0.165, 0.1629, 350, dtype="bfloat16 autocast"), without=["full_model"]
     )
     assert "of it is" not in tell(record)
-    assert "in float32, 67 % of a training step is loss, backward and optimiser" in tell(record)
+    assert "in float32, 67 % of a training step is loss, backward and optimizer" in tell(record)
 
 
 def test_milliseconds_of_a_slower_stage_are_never_part_of_the_step() -> None:
     record = run_record(pair("real_data", 0.200, 0.199, 398), without=["full_model"])
     assert "of it is" not in tell(record)
-    assert "67 % of a training step is loss, backward and optimiser" in tell(record)
+    assert "67 % of a training step is loss, backward and optimizer" in tell(record)
 
 
 def test_two_gpus_add_up() -> None:
@@ -370,4 +370,4 @@ def test_thousands_of_single_steps_still_have_percentiles() -> None:
 
 
 def test_the_rules_are_listed_once() -> None:
-    assert len(set(RULES)) == len(RULES)
+    assert len({each.kind for each in SUSPECTS}) == len(SUSPECTS)

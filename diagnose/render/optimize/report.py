@@ -201,9 +201,7 @@ def _flags(record: OptimizeRecord, outcomes: Sequence[Outcome], run: RunRecord) 
     if missing or not record.complete:
         left = ", ".join(missing) or "none, it ended after the last experiment"
         lines.append(f"- **The run was not finished.** Not reached: {escape(left)}.")
-    found: list[Finding] = []
-    for rule in (flags.throttled, flags.shared, flags.not_steady, flags.imprecise, flags.noisy):
-        found += rule(run)
+    found = flags.find_flags(run.header.machine, flags.placed(run.stages))
     lines += [_line(each) for each in found]
     return ["\n".join(lines) or "Nothing disturbed the run."]
 

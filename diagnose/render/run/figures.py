@@ -64,7 +64,8 @@ def _stage_bar(stage: StageResult, each: Measurement | None, per_sample: bool) -
     value = seconds.map(lambda second: 1e3 * second / samples)
     text = f"{number(value.center)} ms{note}"
     if per_sample:
-        text += f" ({number(1e3 * seconds.center)} ms for {samples})"
+        of_step = "" if samples == 1 else f": {number(1e3 * seconds.center)} ms"
+        text += f" (batch {samples}{of_step})"
     return Bar(
         stage.title,
         value.center,

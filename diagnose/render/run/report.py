@@ -12,7 +12,6 @@ from diagnose.analyze import derive
 from diagnose.analyze.run.rules import answer, judge
 from diagnose.analyze.units import number
 from diagnose.records.run import RunRecord
-from diagnose.render import gpu_tables
 from diagnose.render.findings import finding_sections
 from diagnose.render.markdown import prose
 from diagnose.render.page import Page, Place, Section, image
@@ -51,10 +50,12 @@ def _detail(title: str, blocks: Sequence[str]) -> Section:
 
 
 def _gpu(record: RunRecord) -> list[str]:
+    """Nothing where no GPU was observed: the table of stages says why."""
+    used = tables.gpu_use(record)
     power = image("GPU power over the run", "power.svg", figures(record))
-    if not power:
+    if used and not power:
         power = [f"There is no power figure: {prose(derive.no_power_reason(record))}."]
-    return [*gpu_tables.gpu_use(record), *power]
+    return [*used, *power]
 
 
 def _method(record: RunRecord) -> list[tuple[str, Cell]]:
