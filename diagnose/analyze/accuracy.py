@@ -39,8 +39,8 @@ class Judged:
     said_seconds: float  # that the findings of the true causes promise
     # The same share of the slow twin's step: a shared machine changes its speed from minute to
     # minute, and seconds of different minutes cannot be compared.
-    paced_seconds: float
-    gain_error: float | None  # of the paced promise, as a share of the real gain
+    promised_seconds: float
+    gain_error: float | None  # of that promise, as a share of the real gain
     false_alarm: bool
 
     @property
@@ -76,7 +76,7 @@ def judge_case(result: CaseResult) -> Judged:
     promised = [_find(findings, cause) for cause in true_causes]
     said_seconds = sum(each.gain_seconds for each in promised if each is not None)
     share = sum(each.share for each in promised if each is not None)
-    paced = share * _mean_step(result.twins)
+    on_twin = share * _mean_step(result.twins)
     cause_right = said_cause == (true_causes[0] if true_causes else HEALTHY)
     line_right = (
         cause_right and _names_line(findings[:1], result.culprits[0]) if true_causes else None
@@ -90,8 +90,8 @@ def judge_case(result: CaseResult) -> Judged:
         found=sum(each is not None for each in promised),
         real=real,
         said_seconds=said_seconds,
-        paced_seconds=paced,
-        gain_error=_error(paced, real) if true_causes else None,
+        promised_seconds=on_twin,
+        gain_error=_error(on_twin, real) if true_causes else None,
         false_alarm=not true_causes and any(each.cause != HEALTHY for each in findings),
     )
 
@@ -187,10 +187,18 @@ def _share_goal(
     return Goal(name, f"at least {percent(least)}", share, right, len(cases), met)
 
 
-def confusion(cases: Sequence[Judged]) -> dict[tuple[str, str], int]:
-    """How often a script with the first cause was said to have the second."""
-    counts: dict[tuple[str, str], int] = {}
-    for each in cases:
-        pair = (each.true_cause, each.said_cause)
-        counts[pair] = counts.get(pair, 0) + 1
-    return counts
+def answer(record: AccuracyRecord) -> str:
+    """The four figures in one sentence."""
+    cause, line, error, alarms = goals(judge(record))
+    if not record.cases:
+        return "No script was diagnosed."
+    clauses = [f"the top cause is right in {cause.right} of {cause.count} scripts"]
+    if line.count:
+        clauses.append(f"the line in {line.right} of {line.count}")
+    if error.value is not None:
+        clauses.append(f"the promised gain is off by {percent(error.value)} at the median")
+    if alarms.count:
+        clauses.append(f"{alarms.right} of {alarms.count} healthy scripts raise a false alarm")
+    text = "; ".join(clauses)
+    ending = "" if record.complete else " The run was not finished."
+    return f"{text[0].upper()}{text[1:]}.{ending}"

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Sequence
 
-from diagnose.analyze.units import AS_READ, BYTES, PERCENT, Unit, percent
+from diagnose.analyze.units import AS_READ, BYTES, PERCENT, Unit, percent, scaled
 from diagnose.records.header import DataFacts, Gpu, Machine, Reading, WorkloadFacts
 from diagnose.render.markdown import escape, prose
 from diagnose.render.page import Page, Place, Section
-from diagnose.render.table import Cell, Column, missing, pairs, table, written
+from diagnose.render.table import Cell, Column, Doubt, missing, pairs, table, written
 
 # Reports lie in reports/<label>/, beside docs/.
 DOCS = (
@@ -112,15 +113,15 @@ def _gpus(gpus: Sequence[Gpu], reason: str) -> list[str]:
     if not gpus:
         return [f"No GPU: {prose(reason or 'none was found')}"]
 
-    def fact_of(gpu: Gpu) -> Column[tuple[str, str, Unit]]:
+    def column(index: int, gpu: Gpu) -> Column[tuple[str, str, Unit]]:
         def value(row: tuple[str, str, Unit]) -> Cell:
             fact = getattr(gpu, row[1])
             return written(fact, row[2]) if isinstance(fact, Reading) else fact
 
-        return Column(f"GPU {gpus.index(gpu)}", value)
+        return Column(f"GPU {index}", value)
 
     name: Column[tuple[str, str, Unit]] = Column("", lambda row: row[0])
-    return table(_GPU_ROWS, [name, *map(fact_of, gpus)])
+    return table(_GPU_ROWS, [name, *itertools.starmap(column, enumerate(gpus))])
 
 
 def _topology(where: Machine) -> list[str]:
@@ -136,10 +137,11 @@ def _topology(where: Machine) -> list[str]:
                 return "X"
             if link is None:
                 return missing("this link was not read")
-            unknown = next(
-                (each for each in (link.kind, link.peer_to_peer) if each.value is None), None
-            )
-            return unknown or f"{link.kind.value}, {link.peer_to_peer.value}"
+            if link.kind.value is None:
+                return link.kind
+            if link.peer_to_peer.value is None:
+                return Doubt(link.kind.value, f"peer to peer: {link.peer_to_peer.reason}")
+            return f"{link.kind.value}, {link.peer_to_peer.value}"
 
         return Column(f"GPU {second}", cell)
 
@@ -161,7 +163,7 @@ def method_blocks(page: Page, *, alone: bool) -> list[str]:
     if job is not None:
         settings = ", ".join(f"{name} {value}" for name, value in job.settings.items())
         rows = [
-            ("workload", f"{job.name}, size {job.size}, {job.parameters} parameters"),
+            ("workload", f"{job.name}, size {job.size}, {scaled(job.parameters, '')} parameters"),
             ("settings", settings),
         ]
     rows += [

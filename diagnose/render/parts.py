@@ -17,8 +17,7 @@ from diagnose.records.batch_size import BatchSizeRecord
 from diagnose.records.experiments import OptimizeRecord
 from diagnose.records.ranks import BandwidthRecord, ScalingRecord
 from diagnose.records.run import RunRecord
-from diagnose.render import figures, store
-from diagnose.render.accuracy import report as accuracy_report
+from diagnose.render import accuracy, figures, store
 from diagnose.render.batch_size import report as batch_size_report
 from diagnose.render.closing import closing
 from diagnose.render.link import report as bandwidth_report
@@ -135,12 +134,6 @@ def _draw_scaling(record: Any) -> Mapping[str, bytes]:
     return scaling_figures(record)
 
 
-def _draw_accuracy(record: Any) -> Mapping[str, bytes]:
-    from diagnose.render.accuracy.figure import accuracy_figures
-
-    return accuracy_figures(record)
-
-
 # In the order in which a job is examined: where the time goes, which line, what helps, what
 # several ranks lose, and at last how far the tool itself can be believed.
 PARTS: tuple[Part, ...] = (
@@ -185,10 +178,8 @@ PARTS: tuple[Part, ...] = (
     Part(
         kind=AccuracyRecord,
         question="How often is the diagnosis of a script right?",
-        render=accuracy_report.render_accuracy,
-        answer=accuracy_report.answer,
-        figure_names=accuracy_report.figure_names,
-        draw=_draw_accuracy,
+        page=accuracy.page,
+        figures=accuracy.figures,
     ),
 )
 
