@@ -81,24 +81,21 @@ def test_the_stages_stand_in_order_with_their_numbers() -> None:
     assert any(re.fullmatch(r"579\.\d ms|580\.\d ms", word) for word in words)
 
 
-def test_a_bar_of_another_batch_size_says_so() -> None:
+def test_bars_of_different_batch_sizes_are_compared_by_sample() -> None:
     capped = pair("precision", 0.5, 0.1, 350, batch_size=8)
-    words = texts(figures(run_record(capped))["stages.svg"])
-    (said,) = [word for word in words if "at batch" in word]
-    assert re.fullmatch(r"\d+\.\d ms at batch 8", said)
+    few = tuple(replace(each, samples_per_step=8) for each in capped.measurements)
+    words = texts(figures(run_record(replace(capped, measurements=few)))["stages.svg"])
+    assert "ms per sample, with the 95 % interval" in words
+    assert any(re.fullmatch(r"6\d\.\d+ ms \(batch 8: [45]\d\d\.\d ms\)", word) for word in words)
+    assert not any("per sample" in word for word in texts(figures(run_record())["stages.svg"]))
 
 
-def test_a_skipped_stage_has_no_bar() -> None:
+def test_a_failed_stage_keeps_its_place_and_a_skipped_one_has_none() -> None:
+    failed = stage("precision", status="failed", reason="out of memory")
     skipped = stage("full_model", status="skipped", reason="no backbone")
-    words = texts(figures(run_record(skipped))["stages.svg"])
+    words = texts(figures(run_record(failed, skipped))["stages.svg"])
+    assert {"failed", failed.title} <= set(words)
     assert skipped.title not in words
-
-
-def test_a_failed_stage_keeps_its_place() -> None:
-    record = run_record(stage("precision", status="failed", reason="out of memory"))
-    words = texts(figures(record)["stages.svg"])
-    assert "failed" in words
-    assert "Training in low precision" in words
 
 
 def test_the_loader_is_held_against_the_training_step() -> None:
