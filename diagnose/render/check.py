@@ -12,16 +12,18 @@ from diagnose.render.parts import PARTS, Told, load_parts, render_parts
 
 REPORT_NAME = "report.md"
 INDEX_NAME = "README.md"
+_DERIVED = (".md", ".svg", ".csv")
 
 
 def write_report(directory: Path) -> Path:
-    """report.md and the figures, rendered completely before the first file is touched."""
+    """report.md, figures and CSV, rendered completely before the first file is touched."""
     told = load_parts(directory)
     if not told:
         raise store.StoreError(f"{directory} holds no record; measure first, or see {INDEX_NAME}")
     text = render_parts(told).encode()
     drawn = {name: svg for each in told for name, svg in each.draw_all().items()}
-    for name, content in drawn.items():
+    exported = {name: csv.encode() for each in told for name, csv in each.exports().items()}
+    for name, content in {**drawn, **exported}.items():
         store.write_atomically(directory / name, content)
     for path in directory.glob("*.svg"):
         if path.name not in drawn and seal.is_sealed(path.read_bytes()):
@@ -65,7 +67,7 @@ def check(reports_dir: Path) -> list[str]:
         if told:
             problems += _check_report(directory, told)
             continue
-        kept = sorted(each.name for each in directory.iterdir() if each.suffix in (".md", ".svg"))
+        kept = sorted(each.name for each in directory.iterdir() if each.suffix in _DERIVED)
         # A run that ended before its first stage leaves a lock: only a report needs a record.
         if kept:
             problems.append(
@@ -83,6 +85,9 @@ def check(reports_dir: Path) -> list[str]:
 def _check_report(directory: Path, told: list[Told]) -> list[str]:
     problems = [problem for each in told for problem in _check_origin(directory, each.record)]
     problems += _compare(directory / REPORT_NAME, render_parts(told))
+    for each in told:
+        for name, csv in each.exports().items():
+            problems += _compare(directory / name, csv)
     sealed = {name: each.record for each in told for name in each.figure_names()}
     for name, record in sealed.items():
         problems += _check_figure(directory / name, derive.fingerprint(record))

@@ -24,6 +24,7 @@ from diagnose.render.link import report as bandwidth_report
 from diagnose.render.markdown import escape, prose
 from diagnose.render.optimize import report as optimize_report
 from diagnose.render.page import Page, render_page
+from diagnose.render.run import export as run_export
 from diagnose.render.run import figures as run_figures
 from diagnose.render.run import report as run_report
 from diagnose.render.scaling import report as scaling_report
@@ -47,6 +48,8 @@ class Part:
     page: Callable[[Any], Page] | None = None
     # By file name, those that this record has. Asking for them imports no plotting library.
     figures: Callable[[Any], Mapping[str, Callable[[], Figure]]] = _no_figures
+    # The measurements as CSV, for a file beside the record.
+    export: Callable[[Any], str] | None = None
     # Of verbs that have no page yet.
     render: Callable[[Any], str] | None = None
     answer: Callable[[Any], str] | None = None
@@ -89,6 +92,11 @@ class Told:
         fingerprint = derive.fingerprint(self.record)
         drawn = self.part.figures(self.record).items()
         return {name: figures.draw(figure, fingerprint) for name, figure in drawn}
+
+    def exports(self) -> Mapping[str, str]:
+        if self.part.export is None:
+            return {}
+        return {f"{Path(self.part.record_name).stem}.csv": self.part.export(self.record)}
 
     def render(self) -> str:
         if self.page is not None:
@@ -142,6 +150,7 @@ PARTS: tuple[Part, ...] = (
         question="Where does the time go?",
         page=run_report.page,
         figures=run_figures.figures,
+        export=run_export.export,
     ),
     Part(
         kind=OptimizeRecord,

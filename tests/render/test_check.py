@@ -49,6 +49,7 @@ def test_good_reports_pass(reports: Path) -> None:
     assert sorted(each.name for each in (reports / "xeon").iterdir()) == [
         "loader.svg",
         "report.md",
+        "run.csv",
         "run.json",
         "stages.svg",
     ]
@@ -80,7 +81,7 @@ def test_an_index_of_reports_that_are_gone_is_a_problem(reports: Path) -> None:
 def test_a_report_without_its_record_is_one_problem(reports: Path) -> None:
     (reports / "xeon" / "run.json").unlink()
     (problem,) = check.check(reports)
-    assert "xeon has no record to prove its loader.svg, report.md, stages.svg" in problem
+    assert "xeon has no record to prove its loader.svg, report.md, run.csv, stages.svg" in problem
 
 
 def damage_report(reports: Path) -> None:
@@ -126,6 +127,7 @@ def edit_figure(reports: Path) -> None:
         (lambda reports: (reports / "xeon" / "stages.svg").unlink(), r"stages\.svg cannot be read"),
         (lambda reports: (reports / "xeon" / "power.svg").touch(), r"power\.svg is left over"),
         (lambda reports: (reports / "xeon" / "loader.svg").write_text(""), "another record"),
+        (lambda reports: (reports / "xeon" / "run.csv").write_text(""), r"run\.csv differs"),
         (damage_record, r"xeon/run\.json is not valid JSON"),
         (lambda reports: (reports / "xeon" / "run.json").unlink(), "xeon has no record"),
         (replace_record, r"rtx-4090/power\.svg was drawn from another record"),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import os
 import re
 from collections.abc import Callable
@@ -15,6 +17,7 @@ from diagnose.records.header import Fact, Gpu, Reading
 from diagnose.records.run import RunRecord
 from diagnose.render.index import render_index
 from diagnose.render.page import MOST_OPEN_LINES, count_open_lines
+from diagnose.render.run.export import export
 from tests.support.records.experiments import whole_catalogue
 from tests.support.records.parts import NO_GPU, gpu, gpu_use, measurement, stage, timing
 from tests.support.records.run import (
@@ -215,6 +218,20 @@ def test_no_string_escapes_its_place() -> None:
     for line in text.split("\n"):
         if line.startswith("|"):
             assert line.endswith("|")
+
+
+def test_the_measurements_can_be_taken_into_a_spreadsheet() -> None:
+    record = run_record()
+    rows = list(csv.DictReader(io.StringIO(export(record))))
+    assert len(rows) == sum(len(each.measurements) for each in record.stages)
+    training = next(row for row in rows if row["stage"] == "training" and row["role"] == "result")
+    assert 0.33 < float(training["seconds_low"]) < float(training["seconds_high"]) < 0.34
+    blind = next(csv.DictReader(io.StringIO(export(on_cpu()))))
+    assert blind["watts"] == ""
+    assert f"watts: {NO_GPU}" in blind["reasons"]
+    formula = stage("inference", measurement("=1+1", 0.1))
+    assert "'=1+1" in export(run_record(formula))
+    assert export(replace(record, stages=())) == "\n"
 
 
 # Several records --------------------------------------------------------------------------------
