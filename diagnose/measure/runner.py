@@ -12,12 +12,11 @@ from dataclasses import replace
 from datetime import datetime, timezone
 from typing import Any
 
-from diagnose import __version__
 from diagnose.measure.gpu.power import PowerMeter
 from diagnose.measure.stages import STAGE_KEYS, STAGES, Hints, Stage
 from diagnose.measure.supervisor import Broken, Job, Refused, Supervisor
 from diagnose.records.codec import from_dict, to_dict
-from diagnose.records.header import METHOD, SCHEMA, Machine, WorkloadFacts
+from diagnose.records.header import Header, Machine, WorkloadFacts
 from diagnose.records.run import Measurement, RunRecord, StageResult
 from diagnose.records.stats import hodges_lehmann
 
@@ -126,16 +125,16 @@ def find_hints(record: RunRecord) -> Hints:
 
 def common_facts(ready: Mapping[str, Any], meter: PowerMeter, seed: int) -> dict[str, Any]:
     """What every kind of record says about where, with what and how it was measured."""
+    header = Header(
+        label="",
+        created=datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
+        source="fake device" if ready["is_fake"] else meter.source,
+        effort=ready["effort"],
+        seed=seed,
+        machine=meter.describe(from_dict(Machine, ready["machine"], "machine")),
+    )
     return {
-        "schema": SCHEMA,
-        "method": METHOD,
-        "tool_version": __version__,
-        "label": "",
-        "created": datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
-        "source": "fake device" if ready["is_fake"] else meter.source,
-        "effort": ready["effort"],
-        "seed": seed,
-        "machine": meter.describe(from_dict(Machine, ready["machine"], "machine")),
+        "header": header,
         "workload": from_dict(WorkloadFacts, ready["workload"], "workload"),
     }
 

@@ -201,7 +201,9 @@ def test_another_schema_is_refused_when_rendering(
 ) -> None:
     shutil.copytree(finished, tmp_path, dirs_exist_ok=True)
     path = tmp_path / "faulty" / "run.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), "schema": schema}))
+    data = json.loads(path.read_text())
+    data["header"]["schema"] = schema
+    path.write_text(json.dumps(data))
     for verb, code in (("report", 3), ("check", 1)):
         outcome = diagnose_here(verb, "--reports", tmp_path)
         assert outcome.code == code

@@ -79,7 +79,7 @@ def test_the_table_and_the_report_are_there(job: Job, directory: Path) -> None:
 
 def test_no_path_of_this_machine_enters_the_record(job: Job, directory: Path) -> None:
     text = (directory / "bandwidth.json").read_text()
-    assert json.loads(text)["label"] == LABEL
+    assert json.loads(text)["header"]["label"] == LABEL
     assert [name for name in (str(directory), str(Path.home())) if f"{name}/" in text] == []
 
 

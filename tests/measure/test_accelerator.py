@@ -73,7 +73,7 @@ def test_the_sampled_gpu_is_the_one_that_was_measured(
 ) -> None:
     assert run_on_fake(tmp_path, stubbed).code == 0
     record = read_record(tmp_path, "fake")
-    (gpu,) = record["machine"]["gpus"]
+    (gpu,) = record["header"]["machine"]["gpus"]
     assert gpu["nvml_index"]["value"] == 1, "the stub's order is not torch's"
     assert UUID not in (tmp_path / "fake" / "run.json").read_text()
     use = use_of(tmp_path)
@@ -84,7 +84,7 @@ def test_the_sampled_gpu_is_the_one_that_was_measured(
 
 
 def test_results_of_a_fake_device_never_pass_the_check(whole: Path) -> None:
-    assert read_record(whole, "fake")["source"] == "fake device"
+    assert read_record(whole, "fake")["header"]["source"] == "fake device"
     assert "This is no result" in (whole / "fake" / "report.md").read_text()
     outcome = diagnose_here("check", "--reports", whole)
     assert outcome.code == 1
@@ -96,7 +96,7 @@ def test_without_nvml_the_run_goes_on(tmp_path: Path, stubbed: dict[str, str]) -
     sentence = "driver was updated"
     assert run_on_fake(tmp_path, {**stubbed, **failure}).code == 0
     record = read_record(tmp_path, "fake")
-    assert sentence in record["machine"]["nvml"]["reason"]
+    assert sentence in record["header"]["machine"]["nvml"]["reason"]
     assert sentence in use_of(tmp_path)["watts"]["reason"]
     assert sentence in (tmp_path / "fake" / "report.md").read_text()
 
@@ -111,7 +111,7 @@ def test_a_forbidden_question_leaves_the_others(tmp_path: Path, stubbed: dict[st
     use = use_of(tmp_path)
     assert use["utilization"]["value"] is None
     assert "may not read it" in use["utilization"]["reason"]
-    (gpu,) = read_record(tmp_path, "fake")["machine"]["gpus"]
+    (gpu,) = read_record(tmp_path, "fake")["header"]["machine"]["gpus"]
     assert gpu["power_limit_watts"]["value"] > 0
     assert "may not read it" in gpu["utilization_before"]["reason"]
 
@@ -123,7 +123,7 @@ def test_a_gpu_lost_in_the_middle_costs_only_its_samples(
     assert run_on_fake(tmp_path, {**stubbed, **lost}, "inference", "training").code == 0
     record = read_record(tmp_path, "fake")
     assert set(statuses(record).values()) == {"done"}
-    (gpu,) = record["machine"]["gpus"]
+    (gpu,) = record["header"]["machine"]["gpus"]
     assert gpu["power_limit_watts"]["value"] > 0
     assert "fallen off the bus" in use_of(tmp_path, "training")["joules"]["reason"]
 

@@ -266,7 +266,7 @@ def test_long_code_is_cut(tmp_path: Path) -> None:
 ON_FAKE_GPU = """
 import json
 from pathlib import Path
-from diagnose import codec
+from diagnose.records import codec
 from diagnose.measure.machine.device import Device
 from diagnose.measure.lines.launches import map_launches
 from tests.support.jobs import looping

@@ -50,7 +50,7 @@ TRACES_OF_SECRETS = (
 WITH_STUB = """
 import json
 from diagnose.records.codec import to_dict
-from diagnose.measure import gpus, nvml
+from diagnose.measure.gpu import describe as gpus, nvml
 from diagnose.measure.machine.describe import with_gpus
 from tests.measure.test_machine import bare_machine
 uuids = [f"0abc000{n}-1111-2222-3333-00000000000{n}" for n in range(2)]

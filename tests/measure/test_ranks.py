@@ -23,7 +23,7 @@ from diagnose.measure.ranks.job.supervise import run_locally
 from diagnose.measure.ranks.link.exact import PERIOD, count_wrong, fill
 from diagnose.measure.ranks.link.sizes import bound_sizes, plan_sizes, read_free_memory
 from diagnose.measure.ranks.link.surroundings import read_surroundings
-from diagnose.measure.ranks.link.trials import TRIALS, explain_skip
+from diagnose.measure.ranks.link.trials import PROGRAM, TRIALS, explain_skip
 from diagnose.records.codec import from_dict
 from diagnose.records.header import Machine
 from diagnose.records.ranks import Culprit, Rank, SizeResult
@@ -306,7 +306,7 @@ def run_two(
     def hear(kind: str, content: Any) -> None:
         heard.setdefault(kind, []).append(content)
 
-    return run_locally(2, "allreduce", {**REQUEST, **request}, hear, timeout=30), heard
+    return run_locally(2, PROGRAM, {**REQUEST, **request}, hear, timeout=30), heard
 
 
 def test_two_local_ranks_measure_every_size(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -105,9 +105,9 @@ class Finder:
         self._meter.watch(ready["identities"])
         facts = common_facts(ready, self._meter, self._job.seed)
         # The CPU spills where it can be read, and the times of a fake device mean nothing.
-        self._judges_time = facts["machine"].device != "cpu" and not ready["is_fake"]
-        self._seconds = self._wanted.probe_seconds or PROBE_SECONDS[facts["effort"]]
-        self._enough_seconds = PATIENCE[facts["effort"]].longest_probe_seconds
+        self._judges_time = facts["header"].machine.device != "cpu" and not ready["is_fake"]
+        self._seconds = self._wanted.probe_seconds or PROBE_SECONDS[facts["header"].effort]
+        self._enough_seconds = PATIENCE[facts["header"].effort].longest_probe_seconds
         known = ready["workload"]["settings"]
         planned = plan_configurations(ready["workload"]["name"], known, self._wanted)
         request = {"ask": "describe", "sharing": self._sharing}

@@ -108,8 +108,9 @@ class Device:
 
 def open_device(kind: str | None) -> Device:
     """The device asked for, else the accelerator that is there, else the CPU."""
-    accelerator = torch.accelerator.current_accelerator()
-    present = accelerator.type if accelerator and torch.accelerator.is_available() else None
+    # Asked in this order: torch 2.6 raises where there is no accelerator to name.
+    accelerator = torch.accelerator.is_available() and torch.accelerator.current_accelerator()
+    present = accelerator.type if accelerator else None
     if kind is None:
         return Device(present or "cpu")
     kind, _, index = kind.partition(":")

@@ -133,7 +133,7 @@ def test_a_failed_save_keeps_the_old_one(saved: Path, monkeypatch: pytest.Monkey
     def fill_the_disk(path: Path) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr("bench.dgca.files.flush", fill_the_disk)
+    monkeypatch.setattr("diagnose.records.files.flush", fill_the_disk)
     state = begin()
     with pytest.raises(OSError, match="No space left"):
         save(saved, state)

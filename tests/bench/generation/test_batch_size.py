@@ -57,7 +57,7 @@ def test_a_model_and_pictures_of_the_user_for_each_cap(tmp_path: Path) -> None:
     )  # fmt: skip
     assert outcome.code == 0, outcome.err
     record = read(reports)
-    assert record["label"].endswith("-vqa-my-model-asked-bfloat16-4-tokens-smoke")
+    assert record["header"]["label"].endswith("-vqa-my-model-asked-bfloat16-4-tokens-smoke")
     assert (record["task"], record["workload"]["size"]) == ("generation", "my-model")
     one, twelve = (each["settings"] for each in record["configurations"])
     assert (one["dtype"], one["new_tokens"]) == ("bfloat16", 4)

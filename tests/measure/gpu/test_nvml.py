@@ -12,7 +12,7 @@ from tests.support.nvml_stub import run_python
 DESCRIBE = """
 import json
 from diagnose.records.codec import to_dict
-from diagnose.measure import gpus, nvml
+from diagnose.measure.gpu import describe as gpus, nvml
 uuid = "{prefix}0abc000{number}-1111-2222-3333-00000000000{number}"
 identity = nvml.Identity(0, "Stub GPU {number}", uuid, memory_bytes=5, compute_capability="8.6")
 with nvml.open_session() as session:
@@ -22,7 +22,7 @@ with nvml.open_session() as session:
 """
 FIND = """
 import json
-from diagnose.measure import nvml
+from diagnose.measure.gpu import nvml
 with nvml.open_session() as session:
     found = nvml.find_handle(session, nvml.Identity({identity}))
     if isinstance(found, nvml.Failure):
@@ -33,7 +33,7 @@ with nvml.open_session() as session:
 """
 OPEN = """
 import json
-from diagnose.measure import nvml
+from diagnose.measure.gpu import nvml
 with nvml.open_session(patience_seconds=2) as session:
     failed = isinstance(session, nvml.Failure)
     print(json.dumps([session.case, session.reason] if failed else "open"))
@@ -41,7 +41,7 @@ with nvml.open_session(patience_seconds=2) as session:
 LINKS = """
 import json
 from diagnose.records.codec import to_dict
-from diagnose.measure import gpus, nvml
+from diagnose.measure.gpu import describe as gpus, nvml
 uuids = [f"0abc000{n}-1111-2222-3333-00000000000{n}" for n in range(4)]
 with nvml.open_session() as session:
     known = [nvml.Identity(n, "", uuid) for n, uuid in enumerate(uuids)]

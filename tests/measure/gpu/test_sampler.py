@@ -14,9 +14,9 @@ from tests.support.nvml_stub import run_python
 SIMULATED = """
 import json
 from diagnose.records.codec import to_dict
-from diagnose.measure import nvml
+from diagnose.measure.gpu import nvml
 from diagnose.measure.gpu.sampler import Sampler
-from diagnose.records.run import Reading
+from diagnose.records.header import Reading
 from tests.support.nvml_stub.simulated_time import TICK_SECONDS, SimulatedTime
 
 uuids = [f"0abc000{{n}}-1111-2222-3333-00000000000{{n}}" for n in range(2)]
@@ -39,7 +39,7 @@ HIGH_THEN_LOW = [(1.5, 2.0), (3.0, 3.25)]  # 300 W for half a second, 100 W for 
 THREADED = """
 import json, time
 from diagnose.records.codec import to_dict
-from diagnose.measure import nvml
+from diagnose.measure.gpu import nvml
 from diagnose.measure.gpu.sampler import Sampler
 
 uuids = [f"0abc000{{n}}-1111-2222-3333-00000000000{{n}}" for n in range(2)]
@@ -237,7 +237,7 @@ def test_a_call_that_hangs_costs_the_samples_and_not_the_run(
 IDLE = """
 import json
 from diagnose.records.codec import to_dict
-from diagnose.measure import gpus, nvml, power
+from diagnose.measure.gpu import describe as gpus, nvml, power
 from tests.support.nvml_stub.simulated_time import SimulatedTime
 from tests.support.records.parts import machine
 
