@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[1]
 # decides, and files that no pattern fits may import anything. One direction:
 # commands -> measure -> records <- analyze <- render.
 ONLY: dict[str, tuple[str, ...]] = {
-    "diagnose/records/**": ("diagnose.records",),
+    "diagnose/records/**": ("diagnose.records", "diagnose.__version__"),
     "diagnose/workload.py": ("torch",),  # annotations of the contract alone
     "diagnose/measure/**": (
         "diagnose.records",
