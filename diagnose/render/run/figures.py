@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import functools
+import statistics
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from diagnose.analyze import derive
-from diagnose.analyze.units import number
+from diagnose.analyze.units import number, scale
 from diagnose.records.run import Measurement, RunRecord, StageResult
 from diagnose.render.figures import (
     BLUE,
@@ -45,34 +46,23 @@ def draw_stages(record: RunRecord) -> Figure:
     """One bar per stage in the order of the ladder, with its interval and its number."""
     # Ceilings are no steps, and a stage that does not apply has no place in the ladder.
     stages = [s for s in record.stages if s.key != "ceilings" and s.status != "skipped"]
-    shown = [(stage, derive.shown(stage)) for stage in stages]
-    sizes = {each.samples_per_step for _, each in shown if each is not None}
-    # Steps of different batch sizes share no axis; their samples do.
-    per_sample = len(sizes) > 1 and None not in sizes
-    bars = [_stage_bar(stage, each, per_sample) for stage, each in shown]
-    unit = "sample" if per_sample else "step (DataLoader: ms per batch)"
-    room = 1.6 if per_sample else 1.25
-    return draw_bars(bars, f"ms per {unit}, with the 95 % interval", room)
+    measured = [each for each in map(derive.shown, stages) if each is not None]
+    usual = statistics.mode(each.samples_per_step for each in measured)
+    bars = [_stage_bar(stage, derive.shown(stage), usual) for stage in stages]
+    return draw_bars(bars, "ms per step (DataLoader: ms per batch), with the 95 % interval")
 
 
-def _stage_bar(stage: StageResult, each: Measurement | None, per_sample: bool) -> Bar:
+def _stage_bar(stage: StageResult, each: Measurement | None, usual: int | None) -> Bar:
     if each is None:
         return Bar(stage.title, None, stage.status)
     note = "" if stage.status == "done" else f" ({stage.status})"
-    samples = (each.samples_per_step or 1) if per_sample else 1
-    seconds = derive.step_seconds(each)
-    value = seconds.map(lambda second: 1e3 * second / samples)
+    value = scale(derive.step_seconds(each), 1e3)
     text = f"{number(value.center)} ms{note}"
-    if per_sample:
-        of_step = "" if samples == 1 else f": {number(1e3 * seconds.center)} ms"
-        text += f" (batch {samples}{of_step})"
-    return Bar(
-        stage.title,
-        value.center,
-        text,
-        SKY if stage.key == "loader" else BLUE,
-        interval=value.ends,
-    )
+    # A step of another batch size must not be read against its neighbours.
+    if each.samples_per_step != usual:
+        return Bar(stage.title, None, f"{text} at batch {each.samples_per_step}, not to scale")
+    color = SKY if stage.key == "loader" else BLUE
+    return Bar(stage.title, value.center, text, color, interval=value.ends)
 
 
 def draw_loader(record: RunRecord) -> Figure:
@@ -84,11 +74,7 @@ def draw_loader(record: RunRecord) -> Figure:
     ends, values = [], []
     for color, (name, row) in zip(LINES * len(series), series.items(), strict=False):
         places = [workers.index(count) for count in workers if count in row]
-        times = [
-            derive.step_seconds(row[count]).map(lambda second: 1e3 * second)
-            for count in workers
-            if count in row
-        ]
+        times = [scale(derive.step_seconds(row[count]), 1e3) for count in workers if count in row]
         centers = [each.center for each in times]
         axes.plot(places, centers, marker="o", markersize=4, color=color)
         for place, each in zip(places, times, strict=True):
