@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from collections.abc import Iterable, Sequence
 
@@ -16,29 +17,10 @@ DOCS = (
     "[How to read the numbers](../../docs/reading.md), and "
     "[how they are measured](../../docs/method.md)."
 )
-_HERTZ = Unit(suffix="Hz", prefixed=True)
-_GPU_ROWS: tuple[tuple[str, str, Unit], ...] = (
-    ("name", "name", AS_READ),
-    ("UUID (hashed)", "uuid_hash", AS_READ),
-    ("NVML index", "nvml_index", AS_READ),
-    ("compute capability", "compute_capability", AS_READ),
-    ("memory", "memory_bytes", BYTES),
-    ("power limit W", "power_limit_watts", AS_READ),
-    ("default limit W", "power_limit_default_watts", AS_READ),
-    ("lowest limit W", "power_limit_min_watts", AS_READ),
-    ("highest limit W", "power_limit_max_watts", AS_READ),
-    ("highest SM clock", "sm_hertz_max", _HERTZ),
-    ("highest memory clock", "memory_hertz_max", _HERTZ),
-    ("PCIe generation", "pcie_generation", AS_READ),
-    ("PCIe generation, highest", "pcie_generation_max", AS_READ),
-    ("PCIe width", "pcie_width", AS_READ),
-    ("PCIe width, highest", "pcie_width_max", AS_READ),
-    ("ECC", "ecc", AS_READ),
-    ("MIG", "mig", AS_READ),
-    ("persistence", "persistence", AS_READ),
-    ("compute mode", "compute_mode", AS_READ),
-    ("energy counter period s", "energy_period_seconds", AS_READ),
-)
+# The name of a fact tells its unit.
+_UNITS = {"bytes": BYTES, "hertz": Unit(suffix="Hz", prefixed=True)}
+# These change from run to run, and are told with the method.
+_BEFORE = ("memory_used_before_bytes", "utilization_before")
 
 
 def closing(pages: Sequence[Page]) -> list[Section]:
@@ -113,15 +95,17 @@ def _gpus(gpus: Sequence[Gpu], reason: str) -> list[str]:
     if not gpus:
         return [f"No GPU: {prose(reason or 'none was found')}"]
 
-    def column(index: int, gpu: Gpu) -> Column[tuple[str, str, Unit]]:
-        def value(row: tuple[str, str, Unit]) -> Cell:
-            fact = getattr(gpu, row[1])
-            return written(fact, row[2]) if isinstance(fact, Reading) else fact
+    def column(index: int, gpu: Gpu) -> Column[str]:
+        def value(name: str) -> Cell:
+            fact: Cell = getattr(gpu, name)
+            unit = next((unit for word, unit in _UNITS.items() if word in name), AS_READ)
+            return written(fact, unit) if isinstance(fact, Reading) else fact
 
         return Column(f"GPU {index}", value)
 
-    name: Column[tuple[str, str, Unit]] = Column("", lambda row: row[0])
-    return table(_GPU_ROWS, [name, *itertools.starmap(column, enumerate(gpus))])
+    names = [each.name for each in dataclasses.fields(Gpu) if each.name not in _BEFORE]
+    label: Column[str] = Column("", lambda name: name.replace("_", " "))
+    return table(names, [label, *itertools.starmap(column, enumerate(gpus))])
 
 
 def _topology(where: Machine) -> list[str]:

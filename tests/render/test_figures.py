@@ -16,6 +16,7 @@ from diagnose.analyze import derive
 from diagnose.records import codec
 from diagnose.records.run import RunRecord
 from diagnose.render import seal
+from diagnose.render.figures import draw
 from diagnose.render.run.figures import draw_power
 from tests.support.records.run import (
     on_cpu,
@@ -32,6 +33,10 @@ from tests.support.rendered import told
 def figures(record: RunRecord) -> Mapping[str, bytes]:
     (each,) = told(record)
     return each.draw_all()
+
+
+def texts_of(record: RunRecord, name: str) -> list[str]:
+    return texts(draw(told(record)[0].part.figures(record)[name], "0" * 64))
 
 
 def texts(svg: bytes) -> list[str]:
@@ -75,7 +80,7 @@ def test_the_fingerprint_survives_the_file() -> None:
 
 
 def test_the_stages_stand_in_order_with_their_numbers() -> None:
-    words = texts(figures(slow_full_model())["stages.svg"])
+    words = texts_of(slow_full_model(), "stages.svg")
     titles = [word for word in words if word in {each.title for each in slow_full_model().stages}]
     assert titles == [each.title for each in slow_full_model().stages if each.key != "ceilings"]
     assert any(re.fullmatch(r"579\.\d ms|580\.\d ms", word) for word in words)
@@ -84,7 +89,7 @@ def test_the_stages_stand_in_order_with_their_numbers() -> None:
 def test_a_step_of_another_batch_size_is_not_drawn_beside_the_others() -> None:
     capped = pair("precision", 0.5, 0.1, 350, batch_size=8)
     few = tuple(replace(each, samples_per_step=8) for each in capped.measurements)
-    words = texts(figures(run_record(replace(capped, measurements=few)))["stages.svg"])
+    words = texts_of(run_record(replace(capped, measurements=few)), "stages.svg")
     (said,) = [word for word in words if "not to scale" in word]
     assert re.fullmatch(r"\d+\.\d ms at batch 8, not to scale", said)
 
@@ -92,16 +97,16 @@ def test_a_step_of_another_batch_size_is_not_drawn_beside_the_others() -> None:
 def test_a_failed_stage_keeps_its_place_and_a_skipped_one_has_none() -> None:
     failed = stage("precision", status="failed", reason="out of memory")
     skipped = stage("full_model", status="skipped", reason="no backbone")
-    words = texts(figures(run_record(failed, skipped))["stages.svg"])
+    words = texts_of(run_record(failed, skipped), "stages.svg")
     assert {"failed", failed.title} <= set(words)
     assert skipped.title not in words
 
 
 def test_the_loader_is_held_against_the_training_step() -> None:
-    words = texts(figures(run_record())["loader.svg"])
+    words = texts_of(run_record(), "loader.svg")
     assert {"mmap", "preload", "one training step", "loader workers"} <= set(words)
     assert "ms per batch (logarithmic)" in words
-    assert "ms per batch" in texts(figures(slowed_input())["loader.svg"])
+    assert "ms per batch" in texts_of(slowed_input(), "loader.svg")
 
 
 def test_every_gpu_and_every_stage_is_named_in_the_power_figure() -> None:
@@ -112,7 +117,7 @@ def test_every_gpu_and_every_stage_is_named_in_the_power_figure() -> None:
         else each
         for each in record.stages
     )
-    words = texts(figures(replace(record, stages=stages))["power.svg"])
+    words = texts_of(replace(record, stages=stages), "power.svg")
     assert {"GPU 0", "GPU 1", "inference", "training", "real data", "full model"} <= set(words)
 
 

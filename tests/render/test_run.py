@@ -161,7 +161,7 @@ def test_a_doubtful_reading_is_marked_as_such() -> None:
     guessed: Gpu = replace(gpu(), nvml_index=Reading(0.0, "matched by position only"))
     machine = replace(record.header.machine, gpus=(guessed,))
     text = rendered(replace(record, header=replace(record.header, machine=machine)))
-    assert re.search(r"^\| NVML index \| 0.", text, re.MULTILINE)
+    assert re.search(r"^\| nvml index \| 0.", text, re.MULTILINE)
     assert re.search(r"^- . matched by position only$", text, re.MULTILINE)
 
 
