@@ -28,7 +28,7 @@ from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
 
-from diagnose.analyze.accuracy import answer, goals, judge, judge_case
+from diagnose.analyze.accuracy import Judged, answer, goals, judge
 from diagnose.commands.entry import Progress, describe_machine, positive, whole_and_positive
 from diagnose.commands.keep import write
 from diagnose.measure.jobs import import_from_clone
@@ -329,7 +329,7 @@ def _complaints(result: CaseResult) -> list[str]:
 
 
 def _line(result: CaseResult) -> str:
-    judged = judge_case(result)
+    judged = Judged(result)
     real = "" if judged.real is None else f", real gain {judged.real.center * 1e3:.1f} ms"
     promised = f", promised {judged.promised_seconds * 1e3:.1f} ms" if result.culprits else ""
     return f"{result.name}: {judged.true_cause}, said {judged.said_cause}{promised}{real}"

@@ -117,7 +117,7 @@ def _verdict(each: Judged) -> str:
         return "wrong cause"
     if each.line_right is False:
         return "wrong line"
-    missed = len(each.result.culprits) - each.found
+    missed = len(each.result.culprits) - len(each.promised)
     return "right" if missed == 0 else "second cause missed"
 
 
@@ -129,13 +129,13 @@ def _planted(culprits: Sequence[PlantedCulprit]) -> str:
 def _said(each: Judged) -> Cell:
     if each.result.answer is None:
         return missing(each.result.answer_reason)
-    return ", ".join(found.cause for found in each.result.answer.findings) or NO_ANSWER
+    return ", ".join(found.cause for found in each.findings) or NO_ANSWER
 
 
 def _where(each: Judged) -> str:
     """A healthy script has no line to name."""
-    findings = each.result.answer.findings if each.result.answer else ()
-    return f"{findings[0].file}:{findings[0].line}" if findings and not each.is_healthy else ""
+    said = each.findings[:1] if not each.is_healthy else ()
+    return "".join(f"{found.file}:{found.line}" for found in said)
 
 
 _CASES: tuple[Column[Judged], ...] = (

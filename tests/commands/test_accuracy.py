@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from bench.planted.truth import CASES
-from diagnose.analyze.accuracy import judge_case
+from diagnose.analyze.accuracy import Judged
 from diagnose.commands.accuracy import ask_tool
 from diagnose.measure.twins.cases import find_lines
 from diagnose.measure.twins.timing import CouldNotPace, time_twins
@@ -53,7 +53,7 @@ def test_the_command_judges_a_script_and_its_twin(tmp_path: Path) -> None:
     assert len(timed.twins.slow_seconds) == 1
     assert timed.answer is not None
     assert timed.answer.sentence == "the script slow.py waits"
-    assert judge_case(timed).line_right
+    assert Judged(timed).line_right
     assert healthy_one.twins is None
     # Only its smoke size speaks against keeping it.
     assert [problem for problem in check(tmp_path) if "smoke" not in problem] == []

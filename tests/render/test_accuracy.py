@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from diagnose.analyze.accuracy import answer, goals, judge_case
+from diagnose.analyze.accuracy import Judged, answer, goals
 from diagnose.records.accuracy import (
     AccuracyRecord,
     Answer,
@@ -79,7 +79,7 @@ def record_of(*cases: CaseResult) -> AccuracyRecord:
 
 
 def met(*cases: CaseResult) -> list[bool | None]:
-    return [goal.met for goal in goals([judge_case(case) for case in cases])]
+    return [goal.met for goal in goals([Judged(case) for case in cases])]
 
 
 def test_right_answers_meet_every_goal() -> None:
@@ -119,12 +119,12 @@ def test_a_share_is_held_against_its_goal() -> None:
 
 
 def test_the_line_of_another_cause_is_not_right() -> None:
-    judged = judge_case(planted(answer=said(found("host", "slow.py", 30, 0.02, 0.0, 0.0))))
+    judged = Judged(planted(answer=said(found("host", "slow.py", 30, 0.02, 0.0, 0.0))))
     assert (judged.cause_right, judged.line_right) == (False, False)
 
 
 def test_a_larger_batch_is_compared_per_sample() -> None:
-    judged = judge_case(planted(twins=twins(0.050, 0.120, work=4)))
+    judged = Judged(planted(twins=twins(0.050, 0.120, work=4)))
     assert judged.real is not None
     assert judged.real.center == pytest.approx(0.020, rel=0.01)
 
@@ -132,7 +132,7 @@ def test_a_larger_batch_is_compared_per_sample() -> None:
 def test_a_slower_minute_is_no_error_of_the_promise() -> None:
     """The machine was half as fast while the tool watched."""
     slower = Said("input", "slow.py", 30, 0.042, 0.040, 0.044, 0.42, verified=True)
-    judged = judge_case(planted(answer=said(slower)))
+    judged = Judged(planted(answer=said(slower)))
     assert judged.said_seconds == pytest.approx(0.042)
     assert judged.promised_seconds == pytest.approx(0.021, rel=0.01)
     assert judged.gain_error == pytest.approx(0.05, rel=0.05)
@@ -147,20 +147,20 @@ def test_two_causes_are_promised_together() -> None:
         found("launch", "slow.py", 80, 0.006, 0.0, 0.1),
     )
     case = planted(culprits=(*planted().culprits, second), answer=said(first, other))
-    assert judge_case(case).said_seconds == pytest.approx(0.021)
-    assert judge_case(case).found == 2
+    assert Judged(case).said_seconds == pytest.approx(0.021)
+    assert Judged(case).promised == [first, other]
     missed = replace(case, answer=said(first))
-    assert judge_case(missed).found == 1
+    assert Judged(missed).promised == [first]
     assert "second cause missed" in rendered(record_of(missed))
 
 
 def test_what_costs_nothing_here_is_listed_and_not_counted() -> None:
     # An interval that also allows a gain takes nothing out of the count.
     unsure = planted(twins=Twins((0.05, 0.09) * 4, (0.05,) * 8, 1, 10))
-    assert judge_case(unsure).not_planted == ""
+    assert Judged(unsure).not_planted == ""
     free = planted(twins=twins(0.050, 0.051))
     sick = replace(healthy(), twins=twins(0.050, 0.030), twins_reason="")
-    assert [judge_case(case).not_planted != "" for case in (free, sick)] == [True, True]
+    assert [Judged(case).not_planted != "" for case in (free, sick)] == [True, True]
     assert met(free, sick) == [None, None, None, None]
     text = rendered(record_of(planted(), free, sick))
     assert "the repaired twin is hardly faster on this machine" in text

@@ -40,18 +40,13 @@ def clock_of(data: dict[str, Any]) -> dict[str, Any]:
     return clock
 
 
-def test_what_was_saved_is_loaded(tmp_path: Path) -> None:
-    path = store.save(run_record(), tmp_path / "a" / "rtx-4090")
+def test_what_was_saved_is_loaded_and_found_in_order(tmp_path: Path) -> None:
+    path = store.save(run_record(), tmp_path / "b")
     assert store.load(path, RunRecord) == run_record()
-    assert store.find_records(tmp_path / "a") == [path]
     assert [each.name for each in path.parent.iterdir()] == ["run.json"]
-
-
-def test_records_are_found_in_order(tmp_path: Path) -> None:
-    for label in ("b", "a", "c"):
-        store.save(replace(SMALL, header=replace(SMALL.header, label=label)), tmp_path / label)
+    store.save(SMALL, tmp_path / "a")
     (tmp_path / "README.md").write_text("")
-    assert [each.parent.name for each in store.find_records(tmp_path)] == ["a", "b", "c"]
+    assert [each.parent.name for each in store.find_records(tmp_path)] == ["a", "b"]
     assert store.find_records(tmp_path / "nowhere") == []
 
 
@@ -165,17 +160,14 @@ def test_what_is_no_record_is_refused(tmp_path: Path, content: bytes, complaint:
     assert str(path) in str(caught.value)
 
 
-def test_a_huge_file_is_not_even_parsed(tmp_path: Path) -> None:
+def test_a_huge_file_is_not_even_parsed_and_a_missing_one_said_so(tmp_path: Path) -> None:
     path = tmp_path / "run.json"
     with path.open("wb") as file:
         file.truncate(store.LARGEST_FILE_BYTES + 1)
     with pytest.raises(StoreError, match="over 64 MiB"):
         store.load(path, RunRecord)
-
-
-def test_a_missing_file_is_an_error_of_one_sentence(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="cannot be read: No such file"):
-        store.load(tmp_path / "run.json", RunRecord)
+        store.load(tmp_path / "none.json", RunRecord)
 
 
 @pytest.mark.parametrize(
@@ -190,6 +182,7 @@ def test_a_missing_file_is_an_error_of_one_sentence(tmp_path: Path) -> None:
         lambda data: data["stages"][0]["measurements"][0].update(samples_per_step=0),
         lambda data: data["stages"][0]["measurements"][0]["gpus"][0].update(gpu=7),
         lambda data: data["stages"][0]["measurements"][0]["settings"].update(batch_size=10**30),
+        lambda data: data["stages"][0].update(seconds=float("nan")),
         lambda data: data["stages"][0].update(status="broken"),
         lambda data: data["stages"][0].update(status="failed"),
         lambda data: data["stages"][0].update(title="\ud800"),
@@ -206,13 +199,6 @@ def test_what_cannot_have_been_measured_is_refused(
 ) -> None:
     with pytest.raises(StoreError, match="damaged"):
         store.load(changed(tmp_path / "run.json", change), RunRecord)
-
-
-def test_nan_in_a_file_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "run.json"
-    path.write_bytes(codec.dumps(SMALL).replace(b'"seconds": 12.0', b'"seconds": NaN'))
-    with pytest.raises(StoreError, match="not finite"):
-        store.load(path, RunRecord)
 
 
 @pytest.mark.parametrize(
@@ -255,26 +241,14 @@ def test_a_complete_run_is_kept_when_a_new_one_begins(tmp_path: Path) -> None:
     assert store.load(kept, RunRecord) == SMALL == store.load(path, RunRecord)
 
 
-@pytest.mark.parametrize("label", ["a", "rtx-4090", "9.5_x", "a" * 64])
-def test_a_good_label_is_accepted(label: str) -> None:
-    assert store.validate_label(label) == label
-
-
 @pytest.mark.parametrize(
-    "label", ["", ".", "..", "-x", "A", "a/b", "a\\b", "a b", "a\n", "ä", "a" * 65, "../x"]
+    "label", ["", ".", "..", "-x", "A", "a/b", "a\\b", "a b", "a\n", "ä", "a" * 65, "a/../../b"]
 )
 def test_a_label_that_could_leave_its_directory_is_refused(label: str, tmp_path: Path) -> None:
     with pytest.raises(store.LabelError, match="cannot name a directory"):
-        store.validate_label(label)
+        store.record_path(tmp_path, label)
     with pytest.raises(StoreError):
         store.save(replace(SMALL, header=replace(SMALL.header, label=label)), tmp_path)
-
-
-def test_a_label_from_the_command_line_stays_in_its_directory(tmp_path: Path) -> None:
-    assert store.record_path(tmp_path, "rtx-4090") == tmp_path / "rtx-4090" / "run.json"
-    for label in ("../../x", "/etc", "..", "a/../../b"):
-        with pytest.raises(store.LabelError, match="cannot name a directory"):
-            store.record_path(tmp_path, label)
 
 
 @pytest.mark.parametrize(
@@ -285,11 +259,12 @@ def test_a_label_from_the_command_line_stays_in_its_directory(tmp_path: Path) ->
         ("../../etc", "etc"),
         ("显卡", "device"),
         ("x" * 200, "x" * 64),
+        ("9.5_x", "9.5-x"),
     ],
 )
 def test_every_device_name_gives_a_label(name: str, label: str) -> None:
     assert store.label_from_device_name(name) == label
-    assert store.validate_label(label) == label
+    assert store.record_path(Path("reports"), label) == Path("reports") / label / "run.json"
 
 
 def ask(script: str, *arguments: str) -> str:
