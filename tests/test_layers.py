@@ -64,7 +64,6 @@ NOT_YET = {
     *(
         f"diagnose/analyze/{name}.py"
         for name in (
-            "claims/ledger",
             "link/bandwidth",
             "optimize/coverage",
             "optimize/curves",

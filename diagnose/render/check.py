@@ -6,7 +6,7 @@ import contextlib
 from pathlib import Path
 
 from diagnose.analyze import derive
-from diagnose.render import seal, store
+from diagnose.render import claims, seal, store
 from diagnose.render.index import render_index
 from diagnose.render.parts import PARTS, Told, load_parts, render_parts
 
@@ -46,6 +46,11 @@ def write_index(reports_dir: Path) -> Path:
             told += load_parts(directory)
     path = reports_dir / INDEX_NAME
     store.write_atomically(path, render_index(told).encode())
+    page = reports_dir / claims.DIRECTORY / REPORT_NAME
+    if text := claims.render_claims([each.record for each in told]):
+        store.write_atomically(page, text.encode())
+    else:
+        page.unlink(missing_ok=True)
     return path
 
 
@@ -57,6 +62,8 @@ def check(reports_dir: Path) -> list[str]:
     all_told: list[Told] = []
     unread = False
     for directory in sorted(each for each in reports_dir.glob("*") if each.is_dir()):
+        if directory.name == claims.DIRECTORY:
+            continue
         try:
             told = load_parts(directory)
         except store.StoreError as error:
@@ -79,6 +86,10 @@ def check(reports_dir: Path) -> list[str]:
     # An index of fewer records than there are would only repeat the problem above.
     if not unread and (all_told or index.exists()):
         problems += _compare(index, render_index(all_told))
+        text = claims.render_claims([each.record for each in all_told])
+        page = reports_dir / claims.DIRECTORY / REPORT_NAME
+        if text or page.exists():
+            problems += _compare(page, text)
     return problems
 
 

@@ -17,8 +17,7 @@ from diagnose.records.batch_size import BatchSizeRecord
 from diagnose.records.experiments import OptimizeRecord
 from diagnose.records.ranks import BandwidthRecord, ScalingRecord
 from diagnose.records.run import RunRecord
-from diagnose.render import accuracy, figures, store
-from diagnose.render.batch_size import report as batch_size_report
+from diagnose.render import accuracy, batch_size, figures, store
 from diagnose.render.closing import closing
 from diagnose.render.link import report as bandwidth_report
 from diagnose.render.markdown import escape, prose
@@ -124,12 +123,6 @@ def _optimize_figures(record: OptimizeRecord) -> Sequence[str]:
     return (*(("launches.svg",) if record.maps else ()), *ladder.figure_names(record))
 
 
-def _draw_batch_sizes(record: Any) -> Mapping[str, bytes]:
-    from diagnose.render.batch_size.figure import batch_size_figures
-
-    return batch_size_figures(record)
-
-
 def _draw_bandwidth(record: Any) -> Mapping[str, bytes]:
     from diagnose.render.link.figure import bandwidth_figures
 
@@ -163,10 +156,8 @@ PARTS: tuple[Part, ...] = (
     Part(
         kind=BatchSizeRecord,
         question="Which batch size?",
-        render=batch_size_report.render_batch_size,
-        answer=batch_size_report.answer,
-        figure_names=batch_size_report.figure_names,
-        draw=_draw_batch_sizes,
+        page=batch_size.page,
+        figures=batch_size.figures,
     ),
     Part(
         kind=BandwidthRecord,

@@ -46,6 +46,8 @@ LOCK_NAME = ".lock"
 # A full run is well under 1 MiB; a larger file is not ours, and parsing it costs ten times that.
 LARGEST_FILE_BYTES = 64 * 2**20
 
+# reports/claims/ holds what all records together say about published claims.
+RESERVED_LABEL = "claims"
 _LABEL = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 
 
@@ -63,6 +65,8 @@ def validate_label(label: str) -> str:
             f"the label {label[:80]!r} cannot name a directory; use up to 64 of a-z 0-9 . _ - "
             "and begin with a letter or digit"
         )
+    if label == RESERVED_LABEL:
+        raise LabelError(f"the label {label!r} is the name of the page of claims; use another")
     return label
 
 

@@ -128,7 +128,6 @@ def test_the_report_of_the_series_has_its_own_sections() -> None:
         "Compute density",
         "Loss at equal samples",
         "Findings",
-        "Claims",
         "Flags",
         "Behind the verdicts",
         "Data",

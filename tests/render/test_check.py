@@ -74,8 +74,9 @@ def test_what_is_no_report_is_no_problem(reports: Path) -> None:
 def test_an_index_of_reports_that_are_gone_is_a_problem(reports: Path) -> None:
     for label in ("xeon", "rtx-4090"):
         shutil.rmtree(reports / label)
-    (problem,) = check.check(reports)
-    assert "README.md differs" in problem
+    index, page_of_claims = check.check(reports)
+    assert "README.md differs" in index
+    assert "claims/report.md differs" in page_of_claims
 
 
 def test_a_report_without_its_record_is_one_problem(reports: Path) -> None:

@@ -33,7 +33,6 @@ SECTIONS = [
     "## All together",
     "## What is left to gain",
     "## Excluded factors",
-    "## Claims",
     "## Flags",
     "## Behind the verdicts",
     "## Data",

@@ -6,13 +6,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from diagnose.analyze import derive
-from diagnose.analyze.claims.judges import describe
 from diagnose.analyze.findings import Finding
 from diagnose.analyze.optimize.density import flop_rate
 from diagnose.analyze.optimize.effects import find
 from diagnose.analyze.optimize.experiment import Outcome, changes_model
 from diagnose.analyze.optimize.memory_model import advise_on_memory
-from diagnose.analyze.units import number, percent, scaled
+from diagnose.analyze.units import number, percent, scaled, spread
 from diagnose.analyze.verdicts import MATTERS, cannot_tell, excluded
 from diagnose.records.experiments import Comparison, OptimizeRecord
 from diagnose.records.run import Measurement
@@ -37,6 +36,13 @@ class WorkGain:
     words: str  # both rates
     least: float
     most: float
+
+
+def describe(outcome: Outcome) -> str:
+    if outcome.timed is None:
+        return f"{outcome.name}: {outcome.verdict}"
+    scope = outcome.comparison.scope
+    return f"{outcome.name}, {scope}: {spread(outcome.timed.speedup)}x, {outcome.verdict}"
 
 
 def judge_series(record: OptimizeRecord, outcomes: Sequence[Outcome]) -> list[Finding]:

@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from diagnose.analyze import flags
-from diagnose.analyze.claims import ledger as claims
 from diagnose.analyze.findings import Finding
 from diagnose.analyze.optimize import coverage, curves, density, ladder, plans, series_causes
 from diagnose.analyze.optimize import effects as experiment_effects
@@ -79,9 +78,6 @@ def _sections(
     if record.workload.name == series_causes.WORKLOAD:
         found = series_causes.judge_series(record, outcomes)
         yield "Findings", ["\n".join(_line(each, verdict=True) for each in found)]
-    judged = claims.judge_claims(record, outcomes)
-    if judged:
-        yield "Claims", claims.ledger(judged)
     yield "Flags", _flags(record, outcomes, run)
     yield "Behind the verdicts", _evidence((*outcomes, *ladder.judge_rungs(record)))
     yield "Data", machine_tables.data(run)

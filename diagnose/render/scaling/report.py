@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from diagnose.analyze.claims import ledger as claims
-from diagnose.analyze.claims.ddp import judge_ddp_claims
 from diagnose.analyze.findings import Finding
 from diagnose.analyze.optimize.experiment import Outcome
 from diagnose.analyze.scaling.cadence import cadence_table
@@ -55,8 +53,6 @@ def render_scaling(record: ScalingRecord) -> str:
         *cadence_table(record),
         "## Recommended command",
         *_recommended(record, recommend(record, outcomes)),
-        "## Claims",
-        *claims.ledger(judge_ddp_claims(record, outcomes)),
         "## Behind the verdicts",
         *_evidence(outcomes),
         "## Data",

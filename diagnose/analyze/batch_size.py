@@ -6,7 +6,9 @@ import math
 from dataclasses import dataclass
 
 from diagnose.analyze import derive
+from diagnose.analyze.units import percent
 from diagnose.records.batch_size import (
+    BatchSizeRecord,
     Configuration,
     MemoryLine,
     ProbeStatus,
@@ -19,6 +21,8 @@ from diagnose.records.stats import FEWEST_FOR_INTERVAL, Interval, log_ratio_inte
 
 # Less than this of the best throughput is worth another batch size.
 KEEP_SHARE = 0.95
+# The key of the only configuration of a job that has no max_crops.
+AS_IT_IS = "as it is"
 # Only these refuse a batch for its memory: whatever fails or hangs may do so for another reason.
 BY_MEMORY: tuple[ProbeStatus, ...] = ("out of memory", "over the limit", "spills")
 
@@ -49,6 +53,27 @@ class Answer:
     rows: tuple[Row, ...]
     line: MemoryLine | None
     loader_samples_per_second: Interval | None
+
+
+def answer(record: BatchSizeRecord) -> str:
+    """One clause per configuration, the batch to use first."""
+    clauses = [_clause(judge(each)) for each in record.configurations]
+    text = "; ".join(clauses) + "." if clauses else "Nothing was tried."
+    return text if record.complete else f"{text} The run was not finished."
+
+
+def _clause(each: Answer) -> str:
+    key, clause = each.configuration.key, _advice(each)
+    return clause[0].upper() + clause[1:] if key == AS_IT_IS else f"{key}: {clause}"
+
+
+def _advice(each: Answer) -> str:
+    if each.largest is None:
+        return f"no batch size can be used: {each.configuration.reason}"
+    largest = f"the largest that fits is {'' if each.is_exact else 'at least '}{each.largest}"
+    if each.use is None:
+        return f"{largest}; {each.reason}"
+    return f"use batch {each.use} ({largest}): {each.reason}"
 
 
 def judge(configuration: Configuration) -> Answer:
@@ -82,7 +107,7 @@ def find_doubt(configuration: Configuration, largest: int) -> str:
     if not after:
         return configuration.stopped or "the search was cut short"
     status, reason = after[-1].status, after[-1].reason
-    return f"batch {largest + 1} {status}, perhaps not for want of memory: {reason}"
+    return f"batch {largest + 1} {status}, possibly not because of memory: {reason}"
 
 
 def smallest_refused(configuration: Configuration) -> int | None:
@@ -138,8 +163,8 @@ def recommend(
     fed = [row.batch for row in rows if loader is not None and _takes_all(row, loader)]
     if fed and min(fed) <= knee and loader is not None:
         return min(fed), (
-            f"do not raise it: the loader is the limit, it brings {loader.center:.4g} samples/s "
-            f"and batch {min(fed)} already takes them all"
+            f"do not raise it: the loader delivers only {loader.center:.4g} samples/s, and batch "
+            f"{min(fed)} already consumes them all"
         )
     return knee, _why_not_larger(configuration, rows, knee) + _rivals_below(rows, knee)
 
@@ -148,8 +173,8 @@ def _recommend_unproven(rows: tuple[Row, ...]) -> tuple[int, str]:
     likely = min(row.batch for row in rows if row.of_peak.center >= KEEP_SHARE)
     blocks = min(len(row.measurement.timing.slot_seconds) for row in rows)
     return likely, (
-        f"not proven, by the middle values alone: intervals need {FEWEST_FOR_INTERVAL} blocks of "
-        f"the sweep, and there are {blocks}"
+        f"not proven: point estimates only, because intervals need {FEWEST_FOR_INTERVAL} blocks "
+        f"of the sweep and there are {blocks}"
     )
 
 
@@ -163,17 +188,17 @@ def _why_not_larger(configuration: Configuration, rows: tuple[Row, ...], knee: i
     largest = largest_fitting(configuration.probes)
     if knee < rows[-1].batch:
         return (
-            f"do not raise it: larger ones bring less than {1 - KEEP_SHARE:.0%} more samples/s "
+            f"do not raise it: larger batches gain less than {percent(1 - KEEP_SHARE)} samples/s "
             "and only take memory"
         )
     if knee < largest:
-        return "the fastest of the batches that were timed; larger ones fit, so time them too"
+        return "the fastest batch that was timed; larger ones fit, so time them too"
     smaller = [row.of_peak.high for row in rows[:-1]]
     grows = bool(smaller) and all(high is not None and high < 1 for high in smaller)
     doubt = find_doubt(configuration, largest)
     if doubt:
-        still = "the throughput still grows; " if grows else ""
-        return f"it may be raised further: {still}{doubt}"
+        still = "the throughput still grows" if grows else "a larger batch may be better"
+        return f"{still}; {doubt}"
     still = "the throughput still grows, but " if grows else ""
     return f"memory is the limit: {still}a larger batch does not fit"
 
@@ -187,17 +212,12 @@ def _rivals_below(rows: tuple[Row, ...], knee: int) -> str:
     ]
     if not open_:
         return ""
-    return f"; {' or '.join(open_)} may be as good, the intervals do not decide it"
+    return f"; {' or '.join(open_)} may be as good: the intervals overlap"
 
 
 def _rate(measurement: Measurement) -> Interval:
-    seconds = derive.step_seconds(measurement)
     samples = measurement.samples_per_step or 1
-    return Interval(
-        samples / seconds.center,
-        None if seconds.high is None else samples / seconds.high,
-        None if seconds.low is None else samples / seconds.low,
-    )
+    return derive.step_seconds(measurement).map(lambda seconds: samples / seconds)
 
 
 def _share_of(measurement: Measurement, best: Measurement) -> Interval:
@@ -208,11 +228,7 @@ def _share_of(measurement: Measurement, best: Measurement) -> Interval:
         derive.step_values(best.timing), derive.step_values(measurement.timing)
     )
     factor = (measurement.samples_per_step or 1) / (best.samples_per_step or 1)
-    return Interval(
-        math.exp(ratio.center) * factor,
-        None if ratio.low is None else math.exp(ratio.low) * factor,
-        None if ratio.high is None else math.exp(ratio.high) * factor,
-    )
+    return ratio.map(lambda logarithm: math.exp(logarithm) * factor)
 
 
 def _loader_rate(configuration: Configuration) -> Interval | None:
