@@ -239,12 +239,15 @@ def test_every_record_that_measured_a_claim_has_a_row() -> None:
     assert [each.verdict for each in rows] == ["CONFIRMED", "REFUTED"]
 
 
-def test_a_plan_without_a_part_and_a_small_model_decide_nothing() -> None:
+def test_half_a_plan_a_disturbed_one_and_a_small_model_decide_nothing() -> None:
     plan = next(claim for _, claim in EVERY if claim.of == ("plan_a",))
     part = tried(plan, 2.5, facts={"left_out": "workers_4"})
     record = optimize_record(part, gpus=1)
     record = replace(record, workload=replace(record.workload, name="vqa"))
     assert result(record, plan).reason == "plan_a ran without workers_4"
+    throttled = replace(tried(plan, 2.5), status="invalid", reason="the clock fell")
+    disturbed = replace(record, comparisons=(throttled,))
+    assert result(disturbed, plan).reason == "plan_a: the clock fell"
     bucket = next(claim for _, claim in EVERY if claim.read is table.fewer_buckets)
     small = replace(made(table.RANKS, bucket, 2.0), gradient_bytes=15_000_000)
-    assert "fit into one bucket" in result(replace(small), bucket).reason
+    assert "fit into one bucket" in result(small, bucket).reason

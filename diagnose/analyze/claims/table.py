@@ -13,7 +13,7 @@ from diagnose.analyze import derive
 from diagnose.analyze.claims.verdict import Claim, Evidence, Found, NotMeasured, Range, Read, Source
 from diagnose.analyze.optimize.effects import find
 from diagnose.analyze.optimize.experiment import Outcome, judge_family, measure_speedup, time_ratio
-from diagnose.analyze.optimize.launches import most_repeated
+from diagnose.analyze.optimize.launches import most_repeated, share
 from diagnose.analyze.scaling.ledger import Ledger, build_ledger, curve_points, find_obstacle
 from diagnose.analyze.units import PERCENT, PLAIN, Unit, scale
 from diagnose.analyze.verdicts import MATTERS
@@ -61,7 +61,7 @@ def time_saved(evidence: Evidence, key: str) -> Found:
     """Time before over time after, although the results may differ."""
     outcome = _tried(evidence, key)
     ratio, left_out = time_ratio(outcome.comparison), outcome.comparison.facts.get("left_out")
-    if ratio is None:
+    if ratio is None or outcome.verdict == "INVALID":
         raise NotMeasured(f"{key}: {outcome.reason}")
     if left_out:
         raise NotMeasured(f"{key} ran without {left_out}")
@@ -139,7 +139,7 @@ def runs(evidence: Evidence, key: str) -> Found:
 def loop_share(evidence: Evidence) -> Found:
     """Launches of the line that repeats most, over all launches of the step."""
     where, line = _loop(evidence)
-    return Found(_point((line.forward + line.backward) / where.launches), unit=PERCENT)
+    return Found(_point(share(line, where)), unit=PERCENT)
 
 
 def loop_passes(evidence: Evidence) -> Found:
@@ -165,8 +165,8 @@ def communication_share(evidence: Evidence) -> Found:
     own, whole = ledger.communication.cost.seconds, ledger.total.cost.seconds
     if own.low is None or own.high is None or not whole.low or not whole.high or whole.low < 0:
         raise NotMeasured("it is not proven that anything is lost")
-    share = Interval(own.center / whole.center, own.low / whole.high, own.high / whole.low)
-    return Found(share, unit=PERCENT)
+    part = Interval(own.center / whole.center, own.low / whole.high, own.high / whole.low)
+    return Found(part, unit=PERCENT)
 
 
 def all_reduce_rate(evidence: Evidence) -> Found:
