@@ -65,13 +65,6 @@ NOT_YET = {
         f"diagnose/analyze/{name}.py"
         for name in (
             "link/bandwidth",
-            "optimize/coverage",
-            "optimize/curves",
-            "optimize/density",
-            "optimize/effects",
-            "optimize/ladder",
-            "optimize/pace",
-            "optimize/plans",
             "scaling/cadence",
             "scaling/cluster_table",
             "scaling/options",

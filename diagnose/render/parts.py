@@ -10,8 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from diagnose.analyze import derive
-from diagnose.analyze.optimize import ladder
-from diagnose.analyze.optimize.experiment import judge_all
 from diagnose.records.accuracy import AccuracyRecord
 from diagnose.records.batch_size import BatchSizeRecord
 from diagnose.records.experiments import OptimizeRecord
@@ -21,6 +19,7 @@ from diagnose.render import accuracy, batch_size, figures, store
 from diagnose.render.closing import closing
 from diagnose.render.link import report as bandwidth_report
 from diagnose.render.markdown import escape, prose
+from diagnose.render.optimize import figures as optimize_figures
 from diagnose.render.optimize import report as optimize_report
 from diagnose.render.page import Page, render_page
 from diagnose.render.run import export as run_export
@@ -104,25 +103,6 @@ class Told:
         return self.part.render(self.record)
 
 
-def _draw_optimize(record: OptimizeRecord) -> Mapping[str, bytes]:
-    from diagnose.render.optimize.launch_figure import draw_launches
-
-    fingerprint, drawn = derive.fingerprint(record), {}
-    if record.maps:
-        draw = functools.partial(draw_launches, record.maps[0])
-        drawn["launches.svg"] = figures.draw(draw, fingerprint)
-    if ladder.figure_names(record):
-        from diagnose.render.optimize.ladder_figure import draw_ladder
-
-        rungs = ladder.climb(record, judge_all(record))
-        drawn[ladder.FIGURE_NAME] = figures.draw(functools.partial(draw_ladder, rungs), fingerprint)
-    return drawn
-
-
-def _optimize_figures(record: OptimizeRecord) -> Sequence[str]:
-    return (*(("launches.svg",) if record.maps else ()), *ladder.figure_names(record))
-
-
 def _draw_bandwidth(record: Any) -> Mapping[str, bytes]:
     from diagnose.render.link.figure import bandwidth_figures
 
@@ -148,10 +128,8 @@ PARTS: tuple[Part, ...] = (
     Part(
         kind=OptimizeRecord,
         question="Which line is to blame, and what helps?",
-        render=optimize_report.render_optimize,
-        answer=lambda record: optimize_report.answer(record, judge_all(record)),
-        figure_names=_optimize_figures,
-        draw=_draw_optimize,
+        page=optimize_report.page,
+        figures=optimize_figures.figures,
     ),
     Part(
         kind=BatchSizeRecord,
