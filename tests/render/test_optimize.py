@@ -157,34 +157,6 @@ def row(text: str, start: str) -> list[str]:
     return [cell.strip() for cell in found.strip("|").split(" | ")]
 
 
-def test_the_columns_of_the_before_after_table() -> None:
-    text = "\n".join(experiments.before_after(judge_all(on_gpu())))
-    cells = dict(zip(row(text, "change"), row(text, "apply\\_prompt: "), strict=True))
-    assert cells["before ms"].startswith("500")
-    assert cells["after ms"].startswith("312")
-    assert cells["speed-up (95 % interval)"].startswith("1.60")
-    assert cells["equal results?"] == "yes (outputs by up to 2e-07, allowed 1e-05)"
-    assert cells["peak memory, change"] == "-1.00 GB"
-    # 320 W instead of 200 W for 1 / 1.6 of the time is as much energy.
-    assert abs(float(cells["energy per sample, change"].split()[0])) < 0.2
-    assert cells["blocks"] == "14"
-
-
-def test_forward_and_whole_step_stand_apart_and_the_published_form_follows() -> None:
-    record = optimize_record(
-        wrong("gated_fusion", scope="forward / training step"),
-        compare("gated_fusion", 1.3, scope="forward"),
-        compare("gated_fusion", 1.2),
-        compare("dataset_clone", 2.0, 0.005, "batch"),
-    )
-    blocks = experiments.before_after(judge_all(record))
-    step, forward, rest = (at for at, each in enumerate(blocks) if each.startswith("###"))
-    lines = blocks[step + 1].split("\n")
-    assert lines[2].startswith("| gated\\_fusion: ")
-    assert lines[3].startswith("| gated\\_fusion, as published: ")
-    assert len(blocks[forward + 1].split("\n")) == len(blocks[rest + 1].split("\n")) == 3
-
-
 def test_unequal_results_show_no_time_at_all() -> None:
     timed_anyway = replace(
         compare("apply_prompt", 3.0, 0.777, form="as published"), equality=wrong("x").equality
@@ -207,26 +179,8 @@ def test_an_undecided_row_says_why_and_an_intended_difference_is_not_called_equa
     assert row(text, "mixed\\_precision")[6].startswith("not claimed (outputs by up to 0.004")
 
 
-def test_facts_stand_with_their_units_once_for_all_scopes() -> None:
-    facts = {"compile_seconds": 20.5, "saved_bytes": 1.4e9, "graph_breaks": 3, "fused": True}
-    made = compare("torch_compile", 1.2, facts=facts, notes=["dynamic shapes were off"])
-    forward = compare("torch_compile", 1.2, 0.1, "forward", facts=facts, notes=made.notes)
-    whole = compare("all_together", 2.0, facts={"reached_share": 0.87, **facts})
-    (text,) = experiments.facts(judge_all(optimize_record(made, forward, whole)))
-    known = "compile 20.50 s; saved 1.40 GB; graph breaks 3; fused yes"
-    assert text.split("\n") == [
-        f"- torch\\_compile, training step: {known}; dynamic shapes were off",
-        f"- all\\_together, training step: reached 87 %; {known}",
-    ]
-
-
 def test_the_flags_name_what_failed_and_what_was_not_reached() -> None:
-    record = optimize_record(
-        compare("gated_fusion", 1.3),
-        ended("torch_compile", "failed", "no compiler"),
-        planned=["gated_fusion", "torch_compile", "all_together"],
-        complete=False,
-    )
-    text = rendered(record)
+    failed = ended("torch_compile", "failed", "no compiler")
+    text = rendered(optimize_record(failed, planned=["torch_compile", "x"], complete=False))
     assert "torch\\_compile, training step: FAILED: no compiler" in text
-    assert "not reached: all\\_together" in text
+    assert "not reached: x" in text

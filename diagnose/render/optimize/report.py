@@ -25,7 +25,7 @@ from diagnose.render.optimize import experiments, tables
 from diagnose.render.optimize.figures import LADDER, LAUNCHES, figures
 from diagnose.render.optimize.launches import blamed_line, launch_map
 from diagnose.render.page import Page, Place, Section, image
-from diagnose.render.table import Cell
+from diagnose.render.table import Cell, code
 
 
 def page(record: OptimizeRecord) -> Page:
@@ -54,6 +54,7 @@ def _open(record: OptimizeRecord, outcomes: Sequence[Outcome]) -> list[Section]:
         drawing = image("Launches by line", LAUNCHES, drawn)
         blamed = [*blamed_line(record.maps[0]), *drawing]
     sections = [
+        Section(Place.TO_DO, "What to do", _to_do(outcomes)),
         Section(Place.BOTTLENECK, "The line to blame", blamed),
         Section(Place.CHANGES, "What each change brings", experiments.proven_changes(outcomes)),
         Section(Place.CHANGES, "Not equal", experiments.unequal_changes(outcomes)),
@@ -69,6 +70,17 @@ def _open(record: OptimizeRecord, outcomes: Sequence[Outcome]) -> list[Section]:
         left = [prose(describe_backbone_share(record))]
         sections.append(Section(Place.LEFT, "What is left to gain", left))
     return sections
+
+
+def _to_do(outcomes: Sequence[Outcome]) -> list[str]:
+    """The best change, as what to write instead of what."""
+    best = best_change(outcomes)
+    if best is None or best.timed is None:
+        return []
+    change = best.comparison
+    sides = f"{change.after_text} instead of {change.before_text}"
+    gain = f"{spread(best.timed.speedup)}x per {change.scope}"
+    return [f"- **{prose(change.title)}** ({code(change.key)}): {prose(sides)}; {prose(gain)}."]
 
 
 def _folded(record: OptimizeRecord, outcomes: Sequence[Outcome]) -> list[Section]:
