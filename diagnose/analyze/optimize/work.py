@@ -1,4 +1,4 @@
-"""How much work per second? Of a larger model, and of the optimised step against its backbone."""
+"""How much work per second? Of a larger model, and of the optimized step against its backbone."""
 
 from __future__ import annotations
 
@@ -49,15 +49,15 @@ def work_gain(comparison: Comparison) -> WorkGain | None:
 
 
 def share_of_backbone_rate(record: OptimizeRecord) -> Interval | None:
-    """FLOP/s of the optimised step over FLOP/s of the backbone's, paired by block."""
+    """FLOP/s of the optimized step over FLOP/s of the backbone's, paired by block."""
     sides = _backbone_sides(record)
     if sides is None:
         return None
-    optimised, backbone = sides
-    first, second = optimised.flops_per_step.value, backbone.flops_per_step.value
+    optimized, backbone = sides
+    first, second = optimized.flops_per_step.value, backbone.flops_per_step.value
     if not first or not second:
         return None
-    times = derive.step_values(backbone.timing), derive.step_values(optimised.timing)
+    times = derive.step_values(backbone.timing), derive.step_values(optimized.timing)
     return scale(log_ratio_interval(*times).map(math.exp), first / second)
 
 
@@ -66,13 +66,13 @@ def describe_backbone_share(record: OptimizeRecord) -> str:
     measured = record.pace
     if measured is None or measured.status != "done":
         reason = f": {measured.reason}" if measured is not None else ""
-        return f"The optimised step was not compared with its backbone{reason}."
+        return f"The optimized step was not compared with its backbone{reason}."
     share, sides = share_of_backbone_rate(record), _backbone_sides(record)
     if share is None or sides is None:
-        return "The FLOPs of the optimised step or of its backbone could not be counted."
+        return "The FLOPs of the optimized step or of its backbone could not be counted."
     step, backbone = (_rate(each) for each in sides)
     return (
-        f"The optimised step does {step}; the backbone's training step, in the same blocks, "
+        f"The optimized step does {step}; the backbone's training step, in the same blocks, "
         f"{backbone}. It reaches {percent_interval(share)} of the speed its FLOPs allow at the "
         f"backbone's rate. {_judge_share(share)}"
     )
