@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import pairwise
 
+import numpy as np
 import pytest
 from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
@@ -52,7 +53,7 @@ def test_what_is_not_proven_is_hatched_and_has_its_interval() -> None:
     axes = draw([Step("a", -30.0, certain=False, interval=Interval(-30.0, -60.0, 5.0))], 70.0)
     assert [bool(bar.get_hatch()) for bar in bars(axes)] == [False, True, False]
     (line,) = axes.lines
-    assert list(line.get_xdata()) == [40.0, 105.0]
+    assert np.asarray(line.get_xdata()).tolist() == [40.0, 105.0]
     assert axes.get_xlabel() == "ms per step; lines: 95 % intervals; hatched: not proven"
 
 
