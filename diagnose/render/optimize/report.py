@@ -15,6 +15,7 @@ from diagnose.analyze.optimize.effects import (
 )
 from diagnose.analyze.optimize.experiment import Outcome, judge_all
 from diagnose.analyze.optimize.ladder import climb, judge_ladder
+from diagnose.analyze.optimize.launches import most_repeated
 from diagnose.analyze.optimize.plans import best_plan, find_plans
 from diagnose.analyze.optimize.work import describe_backbone_share
 from diagnose.analyze.units import spread
@@ -49,13 +50,15 @@ def page(record: OptimizeRecord) -> Page:
 def _open(record: OptimizeRecord, outcomes: Sequence[Outcome]) -> list[Section]:
     """What a reader in a hurry needs, in the order of the report."""
     drawn = figures(record)
-    blamed = ["No launch map was recorded."]
+    title, blamed = "The line to blame", ["No launch map was recorded."]
     if record.maps:
+        if most_repeated(record.maps[0]) is None:
+            title = "The line that launches most"  # no loop, so nothing to blame it for
         drawing = image("Launches by line", LAUNCHES, drawn)
         blamed = [*blamed_line(record.maps[0]), *drawing]
     sections = [
         Section(Place.TO_DO, "What to do", _to_do(outcomes)),
-        Section(Place.BOTTLENECK, "The line to blame", blamed),
+        Section(Place.BOTTLENECK, title, blamed),
         Section(Place.CHANGES, "What each change brings", experiments.proven_changes(outcomes)),
         Section(Place.CHANGES, "Not equal", experiments.unequal_changes(outcomes)),
         Section(Place.BEFORE_AFTER, "Before and after", tables.all_together(record, outcomes)),
