@@ -64,15 +64,7 @@ NOT_YET = {
     *(
         f"diagnose/analyze/{name}.py"
         for name in (
-            "claims/ledger",
             "link/bandwidth",
-            "optimize/coverage",
-            "optimize/curves",
-            "optimize/density",
-            "optimize/effects",
-            "optimize/ladder",
-            "optimize/pace",
-            "optimize/plans",
             "scaling/cadence",
             "scaling/cluster_table",
             "scaling/options",

@@ -28,7 +28,7 @@ from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
 
-from diagnose.analyze.accuracy import goals, judge, judge_case
+from diagnose.analyze.accuracy import Judged, answer, goals, judge
 from diagnose.commands.entry import Progress, describe_machine, positive, whole_and_positive
 from diagnose.commands.keep import write
 from diagnose.measure.jobs import import_from_clone
@@ -49,7 +49,6 @@ from diagnose.records.header import Header, Reading
 from diagnose.records.script import Diagnosis, ScriptFinding
 from diagnose.records.stats import FEWEST_FOR_INTERVAL
 from diagnose.render import store
-from diagnose.render.accuracy.report import answer
 
 MISSED = 1
 LABEL = "accuracy"
@@ -172,7 +171,7 @@ def _begin(fresh: AccuracyRecord, directory: Path, *, resume: bool) -> AccuracyR
     path = directory / store.ACCURACY_NAME
     if not (resume and path.exists()):
         return fresh
-    earlier = store.load_accuracy(path)
+    earlier = store.load(path, AccuracyRecord)
     for name in ("tool", "tool_version", "method", "effort"):
         before, now = getattr(earlier, name), getattr(fresh, name)
         if before != now:
@@ -331,9 +330,9 @@ def _complaints(result: CaseResult) -> list[str]:
 
 
 def _line(result: CaseResult) -> str:
-    judged = judge_case(result)
+    judged = Judged(result)
     real = "" if judged.real is None else f", real gain {judged.real.center * 1e3:.1f} ms"
-    promised = f", promised {judged.paced_seconds * 1e3:.1f} ms" if result.culprits else ""
+    promised = f", promised {judged.promised_seconds * 1e3:.1f} ms" if result.culprits else ""
     return f"{result.name}: {judged.true_cause}, said {judged.said_cause}{promised}{real}"
 
 

@@ -12,7 +12,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from diagnose.analyze.batch_size.choice import judge
+from diagnose.analyze.batch_size import answer, judge
 from diagnose.commands.entry import whole_and_positive
 from diagnose.commands.keep import label_parts, measure_and_keep, read_job, write
 from diagnose.commands.progress import Console
@@ -25,7 +25,6 @@ from diagnose.measure.supervisor import CouldNotOpen, Job, Refused
 from diagnose.records.batch_size import BatchSizeRecord
 from diagnose.records.evaluation_options import DTYPES
 from diagnose.render import store
-from diagnose.render.batch_size.report import answer
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

@@ -27,6 +27,7 @@ from diagnose.measure.runner import Runner, resumed
 from diagnose.measure.stages import INTERCONNECT, STAGE_KEYS
 from diagnose.measure.supervisor import CouldNotOpen, Refused
 from diagnose.records.experiments import OptimizeRecord
+from diagnose.records.ranks import BandwidthRecord, ScalingRecord
 from diagnose.records.run import RunRecord
 from diagnose.render import store
 
@@ -69,7 +70,7 @@ def _measure_link(record: RunRecord, directory: Path, arguments: argparse.Namesp
         )
         return FINE
     path = directory / store.BANDWIDTH_NAME
-    if arguments.resume and path.exists() and store.load_bandwidth(path).complete:
+    if arguments.resume and path.exists() and store.load(path, BandwidthRecord).complete:
         return FINE
     return measure_here(
         label=record.header.label,
@@ -99,7 +100,7 @@ def _begin(record: RunRecord, directory: Path, *, resume: bool) -> RunRecord:
     if not path.exists():
         return record
     try:
-        earlier = store.load(path)
+        earlier = store.load(path, RunRecord)
     except store.StoreError as error:
         moved = store.quarantine(path)
         print(f"diagnose: {error}; it was moved to {moved.name}", file=sys.stderr)
@@ -224,7 +225,7 @@ def scale(arguments: argparse.Namespace) -> int:
     from diagnose.analyze.scaling.cluster_table import SimulationRefused, scale_table
 
     directory = store.record_path(arguments.reports, arguments.label).parent
-    record = store.load_scaling(directory / store.SCALING_NAME)
+    record = store.load(directory / store.SCALING_NAME, ScalingRecord)
     try:
         print(scale_table(record, arguments.ranks, arguments.link))
     except SimulationRefused as error:

@@ -93,6 +93,9 @@ class Footnotes:
         """A value with the reservation that it was read under, if there is one."""
         return Markup(escape(text) + (self._mark(reason) if reason else ""))
 
+    def has(self, reason: str) -> bool:
+        return clean(reason) in self._reasons
+
     def _mark(self, reason: str) -> str:
         reason = clean(reason) or "no reason was recorded"
         if reason not in self._reasons:

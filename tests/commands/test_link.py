@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from diagnose.records.ranks import BandwidthRecord
 from diagnose.render import store
 from tests.support.cli import FAULTY, diagnose_here, environment
 from tests.support.rank_jobs import LABEL, SCRIPT, Job, torchrun
@@ -37,7 +38,7 @@ def test_it_ends_well_and_leaves_nobody(job: Job) -> None:
 
 
 def test_the_record_holds_every_size_and_is_complete(job: Job, directory: Path) -> None:
-    record = store.load_bandwidth(directory / "bandwidth.json")
+    record = store.load(directory / "bandwidth.json", BandwidthRecord)
     assert record.complete
     assert record.culprit is None
     assert (record.backend, record.nodes, record.header.effort) == ("gloo", 1, "quick")
@@ -54,7 +55,8 @@ def test_the_record_holds_every_size_and_is_complete(job: Job, directory: Path) 
 
 
 def test_every_setting_is_tried_or_says_why_not(job: Job, directory: Path) -> None:
-    trials = {each.name: each for each in store.load_bandwidth(directory / "bandwidth.json").trials}
+    record = store.load(directory / "bandwidth.json", BandwidthRecord)
+    trials = {each.name: each for each in record.trials}
     assert trials["as it is"].status == "done"
     assert [size.nbytes for size in trials["as it is"].sizes] == [1024]
     assert trials["GLOO_SOCKET_IFNAME=lo"].status == "done"
@@ -129,7 +131,7 @@ def test_the_last_stage_of_a_run_is_the_link(tmp_path: Path) -> None:
     outcome = diagnose_here(*words, "--stages", "inference", "interconnect")
     assert outcome.code == 0, outcome.err
     assert "2 ranks over gloo on one machine exchange" in outcome.out
-    record = store.load_bandwidth(tmp_path / "x" / "bandwidth.json")
+    record = store.load(tmp_path / "x" / "bandwidth.json", BandwidthRecord)
     assert record.complete
     assert [each.rank for each in record.ranks] == [0, 1]
     assert {each.status for each in record.sizes} == {"done", "skipped"}

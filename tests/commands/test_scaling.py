@@ -64,7 +64,7 @@ def complaints(err: str) -> list[str]:
 
 
 def read(reports: Path) -> ScalingRecord:
-    return store.load_scaling(reports / "ranks" / store.SCALING_NAME)
+    return store.load(reports / "ranks" / store.SCALING_NAME, ScalingRecord)
 
 
 @pytest.fixture(scope="module")
@@ -179,7 +179,7 @@ def test_what_was_measured_before_a_rank_is_killed_is_kept(tmp_path: Path) -> No
     )
     path = tmp_path / "ranks" / store.SCALING_NAME
     deadline = time.monotonic() + TIMEOUT_SECONDS
-    while not path.exists() or not store.load_scaling(path).comparisons:
+    while not path.exists() or not store.load(path, ScalingRecord).comparisons:
         assert started.poll() is None, started.communicate()[1]
         assert time.monotonic() < deadline
         time.sleep(0.05)

@@ -41,7 +41,6 @@ SECTIONS = [
     "## DDP options",
     "## Evaluation and saving",
     "## Recommended command",
-    "## Claims",
     "## Behind the verdicts",
     "## Data",
     "## Machine",

@@ -15,9 +15,9 @@ from math import comb
 
 from diagnose.analyze.line_fit import Fit, Point, Unfit, fit_line
 from diagnose.analyze.units import scale
+from diagnose.records.limits import SHORTEST_SLOT_SECONDS
 from diagnose.records.ranks import BandwidthRecord, ByRank, Rank, SizeResult
 from diagnose.records.stats import CONFIDENCE, Interval, relative_iqr
-from diagnose.render.store import SHORTEST_SLOT_SECONDS
 
 CORRUPT = "CORRUPT"
 ALL_GRADIENTS = "all gradients"

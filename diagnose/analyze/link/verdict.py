@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from diagnose.analyze.findings import Finding
-from diagnose.analyze.flags import SPREAD_CRITICAL, collect
+from diagnose.analyze.flags import SPREAD_CRITICAL, Sign, collect
 from diagnose.analyze.line_fit import Fit
 from diagnose.analyze.link.bandwidth import (
     ALL_GRADIENTS,
@@ -223,7 +223,8 @@ def _noisy(sizes: Sequence[SizeSpeed]) -> list[Finding]:
         if speed is not None and speed.relative_iqr > SPREAD_CRITICAL
     ]
     advice = "Measure again on an idle machine, with --full."
-    return collect("noisy", "warning", "Some times scatter widely.", evidence, advice)
+    signs: list[Sign] = [("warning", each) for each in evidence]
+    return collect("noisy", "Some times scatter widely.", signs, advice)
 
 
 def _overhead(

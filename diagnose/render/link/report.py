@@ -47,7 +47,7 @@ def render_bandwidth(record: BandwidthRecord) -> str:
         *machine_tables.no_result(run),
         f"**{prose(answer(record))}**",
         "## Findings",
-        *_findings([*findings, *flags.shared(run)]),
+        *_findings([*findings, *flags.find_flags(run.header.machine)]),
         "## One all-reduce at a time",
         *bandwidth_tables.one_mode(sizes, lambda each: each.single),
         "## All-reduces back to back",

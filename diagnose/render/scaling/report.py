@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from diagnose.analyze.claims import ledger as claims
-from diagnose.analyze.claims.ddp import judge_ddp_claims
 from diagnose.analyze.findings import Finding
 from diagnose.analyze.optimize.experiment import Outcome
 from diagnose.analyze.scaling.cadence import cadence_table
@@ -14,12 +12,13 @@ from diagnose.analyze.scaling.ledger import Ledger, build_ledger, find_obstacle,
 from diagnose.analyze.scaling.options import as_experiments, judge_options, option_table
 from diagnose.analyze.scaling.recommend import Recommendation, recommend
 from diagnose.analyze.units import milliseconds, percent, percent_interval, scaled
+from diagnose.records.experiments import OptimizeRecord
 from diagnose.records.header import Reading
 from diagnose.records.ranks import ScalingRecord
+from diagnose.records.run import RunRecord, StageResult
 from diagnose.render import machine_tables
 from diagnose.render.markdown import Align, Footnotes, Markup, escape, prose, table
 from diagnose.render.optimize import experiments as experiment_tables
-from diagnose.render.optimize.report import as_run
 
 FIGURE_NAME = "scaling.svg"
 # The only job that the recommended command line starts.
@@ -55,8 +54,6 @@ def render_scaling(record: ScalingRecord) -> str:
         *cadence_table(record),
         "## Recommended command",
         *_recommended(record, recommend(record, outcomes)),
-        "## Claims",
-        *claims.ledger(judge_ddp_claims(record, outcomes)),
         "## Behind the verdicts",
         *_evidence(outcomes),
         "## Data",
@@ -233,3 +230,26 @@ def _method(record: ScalingRecord) -> list[str]:
     ]
     align: tuple[Align, ...] = ("left", "left")
     return [table(["run", ""], rows, align), _METHOD]
+
+
+def as_run(record: OptimizeRecord) -> RunRecord:
+    """The experiments as stages, so that what disturbs a run is found in them the same way."""
+    stages = []
+    singles = [("", each) for each in record.comparisons]
+    for place, each in (*singles, *(("ladder, + ", each) for each in record.rungs)):
+        sides = tuple(
+            side
+            for side in (each.before, each.control, each.after)
+            if side is not None and side.timing.slot_seconds
+        )
+        if sides and each.status == "done":
+            published = " as published" if each.form == "as published" else ""
+            key = f"{place}{each.key}{published}, {each.scope}"
+            stages.append(StageResult(key, each.title, "done", measurements=sides))
+    return RunRecord(
+        header=record.header,
+        workload=record.workload,
+        planned=record.planned,
+        stages=tuple(stages),
+        complete=record.complete,
+    )
