@@ -65,7 +65,6 @@ NOT_YET = {
         f"diagnose/analyze/{name}.py"
         for name in (
             "claims/ledger",
-            "link/bandwidth",
             "optimize/coverage",
             "optimize/curves",
             "optimize/density",
@@ -73,9 +72,6 @@ NOT_YET = {
             "optimize/ladder",
             "optimize/pace",
             "optimize/plans",
-            "scaling/cadence",
-            "scaling/cluster_table",
-            "scaling/options",
         )
     ),
     "diagnose/commands/evaluation_run.py",

@@ -17,17 +17,15 @@ from diagnose.records.batch_size import BatchSizeRecord
 from diagnose.records.experiments import OptimizeRecord
 from diagnose.records.ranks import BandwidthRecord, ScalingRecord
 from diagnose.records.run import RunRecord
-from diagnose.render import accuracy, figures, store
+from diagnose.render import accuracy, figures, link, scaling, store
 from diagnose.render.batch_size import report as batch_size_report
 from diagnose.render.closing import closing
-from diagnose.render.link import report as bandwidth_report
 from diagnose.render.markdown import escape, prose
 from diagnose.render.optimize import report as optimize_report
 from diagnose.render.page import Page, render_page
 from diagnose.render.run import export as run_export
 from diagnose.render.run import figures as run_figures
 from diagnose.render.run import report as run_report
-from diagnose.render.scaling import report as scaling_report
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -130,18 +128,6 @@ def _draw_batch_sizes(record: Any) -> Mapping[str, bytes]:
     return batch_size_figures(record)
 
 
-def _draw_bandwidth(record: Any) -> Mapping[str, bytes]:
-    from diagnose.render.link.figure import bandwidth_figures
-
-    return bandwidth_figures(record)
-
-
-def _draw_scaling(record: Any) -> Mapping[str, bytes]:
-    from diagnose.render.scaling.figure import scaling_figures
-
-    return scaling_figures(record)
-
-
 # In the order in which a job is examined: where the time goes, which line, what helps, what
 # several ranks lose, and at last how far the tool itself can be believed.
 PARTS: tuple[Part, ...] = (
@@ -171,18 +157,14 @@ PARTS: tuple[Part, ...] = (
     Part(
         kind=BandwidthRecord,
         question="How fast is the link between the ranks?",
-        render=bandwidth_report.render_bandwidth,
-        answer=bandwidth_report.answer,
-        figure_names=bandwidth_report.figure_names,
-        draw=_draw_bandwidth,
+        page=link.page,
+        figures=link.figures,
     ),
     Part(
         kind=ScalingRecord,
         question="Where is scaling lost, and which option gives it back?",
-        render=scaling_report.render_scaling,
-        answer=scaling_report.answer,
-        figure_names=scaling_report.figure_names,
-        draw=_draw_scaling,
+        page=scaling.page,
+        figures=scaling.figures,
     ),
     Part(
         kind=AccuracyRecord,

@@ -53,11 +53,6 @@ class Speed:
             return None
         return self.algorithm_rate * 2 * (self.world_size - 1) / self.world_size
 
-    @property
-    def doubled_rate(self) -> float:
-        """2 * bytes / time, as the field report counts for any number of ranks."""
-        return 2 * self.algorithm_rate
-
 
 @dataclass(frozen=True)
 class SizeSpeed:
@@ -116,10 +111,6 @@ def fit_sizes(sizes: Sequence[SizeSpeed]) -> Fit | Unfit:
     """The line of single all-reduces; a window hides the latency that alpha is."""
     speeds = [each.single for each in sizes if each.single is not None]
     return fit_line([Point(each.nbytes, each.seconds.center) for each in speeds])
-
-
-def fit_record(record: BandwidthRecord) -> Fit | Unfit:
-    return fit_sizes(measure_sizes(record))
 
 
 def find_straggler(sizes: Sequence[SizeSpeed], ranks: Sequence[Rank]) -> Straggler | None:

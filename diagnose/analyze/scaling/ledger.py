@@ -13,14 +13,13 @@ from dataclasses import dataclass
 
 from diagnose.analyze.derive import Difference
 from diagnose.analyze.verdicts import MATTERS
-from diagnose.records import stats
 from diagnose.records.header import Reading
 from diagnose.records.ranks import SERIES_NAMES, Rank, ScalingRecord, SizeResult
-from diagnose.records.stats import Interval, hodges_lehmann
+from diagnose.records.stats import Interval, hodges_lehmann, log_ratio_interval
 
 COMPUTE, INPUT, WAITING = "compute contention", "input contention", "waiting for the slowest rank"
 COMMUNICATION, TRANSFER, SHORTFALL = "exposed communication", "transfer", "bandwidth shortfall"
-REST = "rest (optimiser and what is left)"
+REST = "rest (optimizer and what is left)"
 
 Steps = dict[str, list[list[float]]]  # series -> [rank][block], seconds per step
 
@@ -59,13 +58,10 @@ class Ledger:
         )
 
     @property
-    def imbalance(self) -> float:
-        """The most by which the losses of any block miss its total: rounding, or a fault."""
-        sums = zip(*(each.blocks for each in self.losses), strict=True)
-        return max(
-            abs(math.fsum(parts) - whole)
-            for parts, whole in zip(sums, self.total.blocks, strict=True)
-        )
+    def unassigned_seconds(self) -> float:
+        """What the estimates leave: in every block the losses add up, their medians need not."""
+        lost = math.fsum(each.cost.seconds.center for each in self.losses)
+        return self.together.center - self.alone.center - lost
 
 
 @dataclass(frozen=True)
@@ -132,7 +128,7 @@ def build_ledger(record: ScalingRecord) -> Ledger | None:
         ranks=len(record.ranks),
         alone=hodges_lehmann(alone_full),
         together=hodges_lehmann(full),
-        efficiency=_ratio(alone_full, full),
+        efficiency=log_ratio_interval(alone_full, full).map(math.exp),
         total=lose("all", total),
         losses=(
             lose(COMPUTE, compute),
@@ -194,17 +190,14 @@ def curve_points(curve: Sequence[SizeResult]) -> list[tuple[int, float]]:
 
 def all_reduce_seconds(size: SizeResult) -> float | None:
     """An all-reduce ends with its last rank, so the slowest rank, then the median."""
-    rows, repeats = size.latency_seconds, 1
-    if not _is_whole(rows):
-        rows, repeats = size.window_seconds, size.iterations_per_window
-    if not _is_whole(rows) or repeats < 1:
-        return None
-    slowest: list[float] = [max(each) for each in zip(*rows, strict=False)]
-    return statistics.median(slowest) / repeats
-
-
-def _is_whole(rows: Sequence[Sequence[float]]) -> bool:
-    return bool(rows) and all(rows)
+    for rows, repeats in (
+        (size.latency_seconds, 1),
+        (size.window_seconds, size.iterations_per_window),
+    ):
+        if rows and all(rows) and repeats > 0:
+            slowest: list[float] = [max(each) for each in zip(*rows, strict=False)]
+            return statistics.median(slowest) / repeats
+    return None
 
 
 def _time_at(nbytes: int, points: Sequence[tuple[int, float]]) -> float:
@@ -230,16 +223,14 @@ def _split(exposed: Sequence[float], transfer: Reading) -> list[tuple[str, Seque
 
 def _steps(record: ScalingRecord) -> Steps:
     """Seconds per step of the blocks that every series finished."""
-    chosen = {}
+    timed = {}
     for series in record.series:
         ranks = 1 if series.name.startswith("alone") else len(record.ranks)
-        chosen[series.name] = (series.steps_per_slot, series.slot_seconds[:ranks])
-    needed = [chosen[name][1] for name in SERIES_NAMES]
-    blocks = min(len(row) for rows in needed for row in rows)
+        timed[series.name] = (series.steps_per_slot, series.slot_seconds[:ranks])
+    blocks = min(len(row) for name in SERIES_NAMES for row in timed[name][1])
     return {
-        name: [[seconds / count for seconds in row[:blocks]] for row in rows]
-        for name, (count, rows) in chosen.items()
-        if name in SERIES_NAMES
+        name: [[seconds / timed[name][0] for seconds in row[:blocks]] for row in timed[name][1]]
+        for name in SERIES_NAMES
     }
 
 
@@ -251,12 +242,3 @@ def _over_ranks(
 
 def _minus(first: Sequence[float], second: Sequence[float]) -> list[float]:
     return [a - b for a, b in zip(first, second, strict=True)]
-
-
-def _ratio(above: Sequence[float], below: Sequence[float]) -> Interval:
-    logarithm = stats.log_ratio_interval(above, below)
-    return Interval(
-        math.exp(logarithm.center),
-        None if logarithm.low is None else math.exp(logarithm.low),
-        None if logarithm.high is None else math.exp(logarithm.high),
-    )
