@@ -8,13 +8,12 @@ from __future__ import annotations
 import statistics
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from itertools import accumulate
 from math import comb
 
 from diagnose.analyze.line_fit import Fit, Point, Unfit, fit_line
-from diagnose.analyze.units import scale
 from diagnose.records.limits import SHORTEST_SLOT_SECONDS
 from diagnose.records.ranks import BandwidthRecord, ByRank, Rank, SizeResult
 from diagnose.records.stats import CONFIDENCE, Interval, relative_iqr
@@ -36,7 +35,6 @@ class Speed:
 
     nbytes: int
     seconds: Interval  # median over iterations of the slowest rank
-    mean_seconds: float
     samples: int
     relative_iqr: float  # of the samples: how widely they scatter
     world_size: int
@@ -71,7 +69,8 @@ class SizeSpeed:
 
     @property
     def is_corrupt(self) -> bool:
-        return is_corrupt(self.size)
+        size = self.size
+        return size.status == "invalid" or bool(size.wrong_before) or bool(size.wrong_after)
 
 
 @dataclass(frozen=True)
@@ -94,17 +93,15 @@ def measure_sizes(record: BandwidthRecord) -> list[SizeSpeed]:
 
 def summarise(size: SizeResult, world_size: int) -> SizeSpeed:
     """No bandwidth for a wrong sum: its times are those of something else."""
-    if size.status != "done" or is_corrupt(size):
-        return SizeSpeed(size, None, None, size.reason or f"ended as {size.status}", ())
+    untimed = SizeSpeed(size, None, None, size.reason or f"ended as {size.status}", ())
+    if size.status != "done" or untimed.is_corrupt:
+        return untimed
     single = _speed(size.nbytes, size.latency_seconds, 1, world_size)
     window = _speed(size.nbytes, size.window_seconds, size.iterations_per_window, world_size)
-    reason = "" if single or window else "no usable time was recorded"
-    lateness = _lateness(size.latency_seconds or size.window_seconds) if single or window else ()
-    return SizeSpeed(size, single, window, reason, lateness)
-
-
-def is_corrupt(size: SizeResult) -> bool:
-    return size.status == "invalid" or bool(size.wrong_before) or bool(size.wrong_after)
+    if single is None and window is None:
+        return replace(untimed, reason="no usable time was recorded")
+    lateness = _lateness(size.latency_seconds or size.window_seconds)
+    return SizeSpeed(size, single, window, "", lateness)
 
 
 def fit_sizes(sizes: Sequence[SizeSpeed]) -> Fit | Unfit:
@@ -159,9 +156,8 @@ def _speed(nbytes: int, by_rank: ByRank, all_reduces: int, world_size: int) -> S
         return None
     if min(slowest) / all_reduces < SHORTEST_SLOT_SECONDS:
         return None
-    seconds = scale(median_interval(slowest), 1 / all_reduces)
-    mean = statistics.fmean(slowest) / all_reduces
-    return Speed(nbytes, seconds, mean, len(slowest), relative_iqr(slowest), world_size)
+    seconds = median_interval(slowest).map(lambda window: window / all_reduces)
+    return Speed(nbytes, seconds, len(slowest), relative_iqr(slowest), world_size)
 
 
 def _lateness(by_rank: ByRank) -> tuple[float, ...]:

@@ -45,10 +45,10 @@ class Surroundings:
     record: BandwidthRecord
     variables: dict[str, Variable]
 
-    def switched_off(self, name: str) -> Variable | None:
-        """NCCL reads these as numbers: everything but 0 switches the feature off."""
+    def switched_off(self, name: str) -> str:
+        """By which variable, or nothing. NCCL reads numbers: all but 0 switch the feature off."""
         variable = self.variables.get(name)
-        return None if variable is None or variable.value in ("", "0") else variable
+        return "" if variable is None or variable.value in ("", "0") else str(variable)
 
     def list_variables(self, prefix: str, but: Sequence[str] = ()) -> str | None:
         names = (name for name in self.variables if name.startswith(prefix) and name not in but)
@@ -84,10 +84,10 @@ def uses_sockets(record: BandwidthRecord) -> bool:
 def _sockets(case: Surroundings) -> str | None:
     record, no_memory = case.record, case.switched_off(NO_MEMORY)
     alone = len({rank.node for rank in record.ranks}) == len(record.ranks)
-    if record.backend != "nccl" or no_memory is None or alone:
+    if record.backend != "nccl" or not no_memory or alone:
         return None
     no_peers = case.switched_off(NO_PEERS)
-    if no_peers is None and not _peers_out_of_reach(case):
+    if not no_peers and not _peers_out_of_reach(case):
         return None
     why = no_peers or "these GPUs cannot reach each other directly"
     interface = record.surroundings.get("interface")
@@ -106,26 +106,13 @@ def _peers_out_of_reach(case: Surroundings) -> bool:
 def _path_off(name: str, consequence: str, case: Surroundings) -> str | None:
     """One way is off; where no other is left, the sockets are the finding."""
     variable = case.switched_off(name)
-    return None if variable is None or _sockets(case) else f"{variable}; {consequence}"
-
-
-def _network_off(several_hosts: bool, case: Surroundings) -> str | None:
-    variable = case.switched_off(NO_NETWORK)
-    return str(variable) if variable and (case.record.nodes > 1) == several_hosts else None
+    return f"{variable}; {consequence}" if variable and not _sockets(case) else None
 
 
 def _changed(case: Surroundings) -> str | None:
     """What else steers the library; variables with a finding of their own are told there."""
     told = [name for name in (NO_MEMORY, NO_PEERS, NO_NETWORK) if case.switched_off(name)]
     return case.list_variables("NCCL_" if case.record.backend == "nccl" else "GLOO_", told)
-
-
-def _unread(case: Surroundings) -> str | None:
-    return None if case.record.backend == "nccl" else case.list_variables("NCCL_")
-
-
-def _wsl2(case: Surroundings) -> str | None:
-    return "the kernel is WSL2's" if case.record.header.machine.wsl2 else None
 
 
 def _shared_memory(case: Surroundings) -> str | None:
@@ -178,14 +165,14 @@ RULES_OF_NCCL: tuple[Rule[Surroundings], ...] = (
         "flag",
         "info",
         f"{NO_NETWORK} has no effect within one machine.",
-        partial(_network_off, False),
+        lambda case: case.record.nodes < 2 and case.switched_off(NO_NETWORK),
     ),
     Rule(
         "ib_disabled",
         "cause",
         "critical",
         "InfiniBand is switched off: the hosts talk over TCP sockets.",
-        partial(_network_off, True),
+        lambda case: case.record.nodes > 1 and case.switched_off(NO_NETWORK),
         f"Unset {NO_NETWORK} if the hosts have InfiniBand or RoCE, and measure again.",
     ),
     Rule(
@@ -193,7 +180,7 @@ RULES_OF_NCCL: tuple[Rule[Surroundings], ...] = (
         "flag",
         "warning",
         "Under WSL2 NCCL has neither NVLink nor direct transfers, only shared memory.",
-        _wsl2,
+        lambda case: case.record.header.machine.wsl2 and "the kernel is WSL2's",
         "Keep shared memory switched on, use NCCL 2.11.4 or newer, and compare with native Linux "
         "before buying hardware.",
     ),
@@ -229,6 +216,6 @@ RULES_OF_ANY: tuple[Rule[Surroundings], ...] = (
         "flag",
         "info",
         "NCCL's settings have no effect here: the ranks do not use NCCL.",
-        _unread,
+        lambda case: case.record.backend != "nccl" and case.list_variables("NCCL_"),
     ),
 )

@@ -43,7 +43,6 @@ class Rate:
     """What the link gave, as bus bandwidth over the sizes that are large enough to judge."""
 
     bytes_per_second: float
-    sizes: int
     smallest: Speed
 
 
@@ -63,12 +62,6 @@ class MeasuredLink:
         if self.rate is None or expected is None:
             return None
         return self.rate.bytes_per_second / expected
-
-    @property
-    def basis(self) -> str:
-        count, limit = 0 if self.rate is None else self.rate.sizes, self.expectation
-        plural = "s" if count != 1 else ""
-        return f"busbw, median of {count} size{plural} from {scaled(limit.judged_from_bytes, 'B')}"
 
 
 def measure_link(record: BandwidthRecord) -> MeasuredLink:
@@ -104,7 +97,7 @@ def measure_rate(sizes: Sequence[SizeSpeed], from_bytes: int) -> Rate | None:
     if not large:
         return None
     smallest = min((speed for speed, _ in large), key=lambda speed: speed.nbytes)
-    return Rate(statistics.median(rate for _, rate in large), len(large), smallest)
+    return Rate(statistics.median(rate for _, rate in large), smallest)
 
 
 def gradient_cost(sizes: Sequence[SizeSpeed]) -> str:
@@ -147,7 +140,8 @@ def _rate(link: MeasuredLink) -> Finding:
         reason = f"no size of {limit} or more was timed, and smaller ones do not fill the link"
         return finding("cannot tell", "info", sentence, reason, "Raise --max-bytes.")
     evidence = (
-        f"{number(rate.bytes_per_second / 1e9, 3)} GB/s ({link.basis}), expected "
+        f"{number(rate.bytes_per_second / 1e9, 3)} GB/s (busbw from "
+        f"{scaled(rate.smallest.nbytes, 'B')}), expected "
         f"{number(expectation.bytes_per_second / 1e9, 3)} GB/s: {expectation.link}, "
         f"{expectation.source}"
     )
@@ -175,12 +169,11 @@ def _slow_network(link: MeasuredLink) -> list[Finding]:
         f"Slow link: the hosts exchange {number(rate.bytes_per_second / 1e9, 3)} GB/s, and "
         f"{gradient_cost(link.sizes)}."
     )
-    limit = number(SLOW_NETWORK_BYTES_PER_SECOND / 1e9, 3)
     advice = (
         "Exchange gradients less often (accumulate, with forward and backward inside no_sync), "
         "compress them, or use a faster network; ddp_scaling.py measures what each brings."
     )
-    evidence = f"{link.basis}; 10 Gbit/s would be {limit} GB/s"
+    evidence = f"busbw from {scaled(rate.smallest.nbytes, 'B')}; 10 Gbit/s would be 1.25 GB/s"
     return [Finding("slow_link", "cause", "critical", sentence, evidence, advice)]
 
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from diagnose.analyze.derive import Difference
+from diagnose.analyze.link.bandwidth import summarise
 from diagnose.analyze.verdicts import MATTERS
 from diagnose.records.header import Reading
 from diagnose.records.ranks import SERIES_NAMES, Rank, ScalingRecord, SizeResult
@@ -173,44 +174,20 @@ def find_straggler(times: Sequence[RankTimes]) -> RankTimes | None:
 
 
 def transfer_seconds(record: ScalingRecord) -> Reading:
-    """What all buckets of a step take one after the other, by the measured curve."""
-    points = curve_points(record.curve)
+    """What all buckets of a step take one after the other; their own sizes were measured."""
+    seconds = dict(curve_points(record.curve))
     if not record.bucket_bytes:
         return Reading(None, "the buckets of DDP were not recorded")
-    if not points:
-        return Reading(None, "no all-reduce of the bucket sizes was measured")
-    return Reading(math.fsum(_time_at(nbytes, points) for nbytes in record.bucket_bytes))
+    if not all(nbytes in seconds for nbytes in record.bucket_bytes):
+        return Reading(None, "not every bucket size has a measured all-reduce")
+    return Reading(math.fsum(seconds[nbytes] for nbytes in record.bucket_bytes))
 
 
 def curve_points(curve: Sequence[SizeResult]) -> list[tuple[int, float]]:
     """Bytes and seconds of every sound size, smallest first."""
-    points = {size.nbytes: all_reduce_seconds(size) for size in curve if size.status == "done"}
-    return sorted((nbytes, each) for nbytes, each in points.items() if each and nbytes > 0)
-
-
-def all_reduce_seconds(size: SizeResult) -> float | None:
-    """An all-reduce ends with its last rank, so the slowest rank, then the median."""
-    for rows, repeats in (
-        (size.latency_seconds, 1),
-        (size.window_seconds, size.iterations_per_window),
-    ):
-        if rows and all(rows) and repeats > 0:
-            slowest: list[float] = [max(each) for each in zip(*rows, strict=False)]
-            return statistics.median(slowest) / repeats
-    return None
-
-
-def _time_at(nbytes: int, points: Sequence[tuple[int, float]]) -> float:
-    """On the line between the measured sizes beside it; beyond the largest in proportion."""
-    above = next((place for place, point in enumerate(points) if point[0] >= nbytes), None)
-    if above is None:
-        largest, seconds = points[-1]
-        return seconds * nbytes / largest
-    (high, slow) = points[above]
-    if high == nbytes or above == 0:
-        return slow
-    (low, fast) = points[above - 1]
-    return fast + (slow - fast) * (nbytes - low) / (high - low)
+    sizes = [summarise(each, len(each.latency_seconds)) for each in curve]
+    speeds = [each.single or each.window for each in sizes]
+    return sorted((each.nbytes, each.seconds.center) for each in speeds if each is not None)
 
 
 def _split(exposed: Sequence[float], transfer: Reading) -> list[tuple[str, Sequence[float]]]:
