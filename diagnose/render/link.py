@@ -161,8 +161,8 @@ def _say_sums(sizes: Sequence[SizeSpeed]) -> str:
     exact = sum(each.wrong_before == each.wrong_after == 0 for each in timed)
     if not wrong + exact:
         return "No sum was checked."
-    text = f"Sums, every element before and after timing: exact at {exact} of {len(sizes)} sizes"
-    return f"{text}, {CORRUPT} at {wrong}." if wrong else f"{text}."
+    found = f"exact at {exact} of {len(timed) + wrong} sizes"
+    return f"Sums, every element before and after timing: {found}, {CORRUPT} at {wrong}."
 
 
 # --- tables ---

@@ -380,10 +380,5 @@ def assumptions(cluster: Cluster) -> list[str]:
         "Every rank computes as fast as here, with the same batch per rank; nothing else differs.",
         f"{link.name}: {hops} ({source}).",
         hosts,
-        "Ring: 2(n−1) hops and 2(n−1)/n of the bytes. Tree: 2 log₂ n hops and 2 times the bytes, "
-        "in chunks that fill all levels at once. The faster one is taken for each bucket.",
-        "A bucket is ready when its share of the backward pass is done, by bytes; buckets travel "
-        "one after the other, and the transfer does not slow the backward pass down.",
-        "What ranks cost each other beside communication is as measured; waiting for the slowest "
-        "of many ranks grows in truth and does not here.",
+        "All-reduces cost what the faster of ring and tree costs; see docs/method.md.",
     ]

@@ -229,7 +229,7 @@ def _noisy(link: MeasuredLink) -> list[Finding]:
         if speed is not None and speed.relative_iqr > SPREAD_CRITICAL
     ]
     advice = "Measure again on an idle machine, with --full."
-    return collect("noisy", "Some times scatter widely.", signs, advice)
+    return collect("noisy", "Some all-reduce times scatter widely.", signs, advice)
 
 
 def _overhead(link: MeasuredLink) -> str | None:
@@ -262,7 +262,7 @@ RULES_OF_CLOCK: tuple[Rule[MeasuredLink], ...] = (
         "not_one_line",
         "flag",
         "info",
-        "Latency plus bytes over bandwidth does not describe this link: not one line.",
+        "Latency plus bytes over bandwidth does not describe this link.",
         _not_one_line,
         "Use the measured times, not alpha and B, for sizes in between.",
     ),
