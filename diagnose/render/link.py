@@ -104,7 +104,7 @@ def print_table(record: BandwidthRecord) -> str:
     link = measure_link(record)
     findings = [f"{it.sentence} {it.advice}" for it in judge(record) if it.severity != "info"]
     notes = "\n".join(map(clean, [say_expected(link.expectation), *findings]))
-    return "\n\n".join([clean(answer(record)), *table(link.sizes, COLUMNS), notes])
+    return "\n\n".join([clean(answer(record)), *table(link.sizes, MAIN_COLUMNS), notes])
 
 
 def say_expected(expectation: Expectation) -> str:

@@ -6,7 +6,6 @@ A collective has ended when its last rank has, so each time is the slowest rank'
 from __future__ import annotations
 
 import statistics
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
@@ -15,7 +14,7 @@ from math import comb
 
 from diagnose.analyze.line_fit import Fit, Point, Unfit, fit_line
 from diagnose.records.limits import SHORTEST_SLOT_SECONDS
-from diagnose.records.ranks import BandwidthRecord, ByRank, Rank, SizeResult
+from diagnose.records.ranks import BandwidthRecord, ByRank, SizeResult
 from diagnose.records.stats import CONFIDENCE, Interval, relative_iqr
 
 CORRUPT = "CORRUPT"
@@ -23,10 +22,6 @@ ALL_GRADIENTS = "all gradients"
 
 # One rank over the mean of all: beyond this the others wait visibly (a proposal).
 STRAGGLER_RATIO = 1.2
-# At one or two sizes a neighbour on the machine does the same.
-STRAGGLER_FEWEST_SIZES = 3
-# The same rank in most sizes is a property of that rank.
-STRAGGLER_SHARE = 0.5
 
 
 @dataclass(frozen=True)
@@ -73,18 +68,6 @@ class SizeSpeed:
         return size.status == "invalid" or bool(size.wrong_before) or bool(size.wrong_after)
 
 
-@dataclass(frozen=True)
-class Straggler:
-    """A rank whose time exceeds the others' again and again."""
-
-    rank: int
-    node: int
-    ratio: float
-    sizes: int
-    of_sizes: int
-    shortest_rank: int
-
-
 def measure_sizes(record: BandwidthRecord) -> list[SizeSpeed]:
     """Smallest first: sizes of the sweep and of the model were measured apart."""
     ordered = sorted(record.sizes, key=lambda size: size.nbytes)
@@ -108,23 +91,6 @@ def fit_sizes(sizes: Sequence[SizeSpeed]) -> Fit | Unfit:
     """The line of single all-reduces; a window hides the latency that alpha is."""
     speeds = [each.single for each in sizes if each.single is not None]
     return fit_line([Point(each.nbytes, each.seconds.center) for each in speeds])
-
-
-def find_straggler(sizes: Sequence[SizeSpeed], ranks: Sequence[Rank]) -> Straggler | None:
-    """The rank that is slowest by more than the ratio in most sizes."""
-    timed = [each for each in sizes if len(each.lateness) > 1]
-    late = [each for each in timed if max(each.lateness) > STRAGGLER_RATIO]
-    if not late:
-        return None
-    slowest = Counter(slowest_rank(each) for each in late)
-    rank, count = slowest.most_common(1)[0]
-    if count < STRAGGLER_FEWEST_SIZES or count <= STRAGGLER_SHARE * len(timed):
-        return None
-    of_rank = [each for each in late if slowest_rank(each) == rank]
-    shortest = Counter(each.lateness.index(min(each.lateness)) for each in of_rank)
-    ratio = statistics.median(each.lateness[rank] for each in of_rank)
-    node = next((each.node for each in ranks if each.rank == rank), 0)
-    return Straggler(rank, node, ratio, count, len(timed), shortest.most_common(1)[0][0])
 
 
 def slowest_rank(size: SizeSpeed) -> int:

@@ -7,6 +7,7 @@ that something is wrong. Without an expectation nothing is judged against one.
 from __future__ import annotations
 
 import statistics
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -16,11 +17,12 @@ from diagnose.analyze.flags import SPREAD_CRITICAL, Sign, collect
 from diagnose.analyze.line_fit import Fit
 from diagnose.analyze.link.bandwidth import (
     ALL_GRADIENTS,
+    STRAGGLER_RATIO,
     SizeSpeed,
     Speed,
-    find_straggler,
     fit_sizes,
     measure_sizes,
+    slowest_rank,
 )
 from diagnose.analyze.link.expected import Expectation, expect
 from diagnose.analyze.link.surroundings import judge_surroundings
@@ -34,6 +36,10 @@ LOOK_SHARE = 0.50
 # 10 Gbit/s. The 515 MB of gradients of the full model take 0.4 s at this rate, twice the 0.2 s
 # of a whole step on the field report's card.
 SLOW_NETWORK_BYTES_PER_SECOND = 1.25e9
+# At one or two sizes a neighbour on the machine does the same.
+STRAGGLER_FEWEST_SIZES = 3
+# The same rank in most sizes is a property of that rank.
+STRAGGLER_SHARE = 0.5
 # The timing loop may add this share to the shortest time that a verdict rests on.
 LARGEST_OVERHEAD = 0.01
 
@@ -178,20 +184,27 @@ def _slow_network(link: MeasuredLink) -> list[Finding]:
 
 
 def _straggler(link: MeasuredLink) -> list[Finding]:
-    found = find_straggler(link.sizes, link.record.ranks)
-    if found is None:
+    """The rank that is slowest by more than the ratio in most sizes."""
+    timed = [each for each in link.sizes if len(each.lateness) > 1]
+    late = [each for each in timed if max(each.lateness) > STRAGGLER_RATIO]
+    if not late:
         return []
+    rank, count = Counter(map(slowest_rank, late)).most_common(1)[0]
+    if count < STRAGGLER_FEWEST_SIZES or count <= STRAGGLER_SHARE * len(timed):
+        return []
+    of_rank = [each.lateness for each in late if slowest_rank(each) == rank]
+    first = Counter(each.index(min(each)) for each in of_rank).most_common(1)[0][0]
+    ratio = statistics.median(each[rank] for each in of_rank)
+    node = next((each.node for each in link.record.ranks if each.rank == rank), 0)
     return [
         Finding(
             "straggler",
             "cause",
             "warning",
-            f"Rank {found.rank} on node {found.node} takes {number(found.ratio, 3)} times the "
-            "mean of the ranks.",
-            f"at {found.sizes} of {found.of_sizes} sizes; rank {found.shortest_rank} has the "
-            "shortest time",
-            f"Look at what else runs beside rank {found.rank}, and beside rank "
-            f"{found.shortest_rank}: a rank that starts late waits the least itself.",
+            f"Rank {rank} on node {node} takes {number(ratio, 3)} times the mean of the ranks.",
+            f"at {count} of {len(timed)} sizes; rank {first} has the shortest time",
+            f"Look at what else runs beside rank {rank}, and beside rank {first}: a rank that "
+            "starts late waits the least itself.",
         )
     ]
 
