@@ -81,14 +81,13 @@ def judge(record: BandwidthRecord) -> list[Finding]:
     link = measure_link(record)
     return [
         *judge_surroundings(record),
-        *MIXED_VERSIONS.judge(link),
         *_corrupt(link),
         _rate(link),
         *_slow_network(link),
         *_straggler(link),
         *judge_trials(record),
         *_noisy(link),
-        *(finding for rule in RULES_OF_CLOCK for finding in rule.judge(link)),
+        *(finding for rule in RULES for finding in rule.judge(link)),
         *_culprit(link),
     ]
 
@@ -212,7 +211,7 @@ def _straggler(link: MeasuredLink) -> list[Finding]:
 def _culprit(link: MeasuredLink) -> list[Finding]:
     culprit = link.record.culprit
     if culprit is None:
-        return UNFINISHED.judge(link)
+        return []
     sentence = f"Rank {culprit.rank} {culprit.reason} during the {culprit.where}."
     advice = "Look at the log of that rank; what is shown was measured before."
     return [Finding("culprit", "flag", "critical", sentence, "", advice)]
@@ -262,15 +261,15 @@ def _overhead(link: MeasuredLink) -> str | None:
     )
 
 
-MIXED_VERSIONS = Rule(
-    "versions",
-    "flag",
-    "critical",
-    "The ranks run different versions of torch.",
-    _mixed_versions,
-    "Install the same version on every host.",
-)
-RULES_OF_CLOCK: tuple[Rule[MeasuredLink], ...] = (
+RULES: tuple[Rule[MeasuredLink], ...] = (
+    Rule(
+        "versions",
+        "flag",
+        "critical",
+        "The ranks run different versions of torch.",
+        _mixed_versions,
+        "Install the same version on every host.",
+    ),
     Rule(
         "not_one_line",
         "flag",
@@ -287,12 +286,14 @@ RULES_OF_CLOCK: tuple[Rule[MeasuredLink], ...] = (
         _overhead,
         "Read times of such sizes as upper bounds.",
     ),
-)
-UNFINISHED: Rule[MeasuredLink] = Rule(
-    "unfinished",
-    "flag",
-    "critical",
-    "The run was not finished.",
-    lambda link: not link.record.complete and "what was measured before is kept",
-    "Run it again.",
+    Rule(
+        "unfinished",
+        "flag",
+        "critical",
+        "The run was not finished.",
+        lambda link: (
+            not (link.record.complete or link.record.culprit) and "what was measured is kept"
+        ),
+        "Run it again.",
+    ),
 )
