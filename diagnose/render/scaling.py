@@ -8,8 +8,6 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from diagnose.analyze import derive
-from diagnose.analyze.claims import ledger as claims
-from diagnose.analyze.claims.ddp import judge_ddp_claims
 from diagnose.analyze.links import HOP_SOURCE, Cluster
 from diagnose.analyze.optimize.experiment import Outcome, memory_change, worst_check
 from diagnose.analyze.scaling import ledger as scaling
@@ -80,7 +78,6 @@ def page(record: ScalingRecord) -> Page:
             _detail("Scaling: every DDP option", table(outcomes, OPTION_COLUMNS)),
             _detail("Scaling: behind the verdicts", _evidence(outcomes)),
             _detail("Scaling: evaluation and saving", _cadences(record)),
-            _detail("Scaling: claims", claims.ledger(judge_ddp_claims(record, outcomes))),
         ],
         workload=record.workload,
         method=_method(record),
