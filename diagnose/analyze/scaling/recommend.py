@@ -14,6 +14,7 @@ from diagnose.analyze.units import percent, percent_interval, spread
 from diagnose.analyze.verdicts import MATTERS
 from diagnose.records.ranks import ScalingRecord
 
+ALONE = "python"  # the launcher of a single process
 SCRIPT = "bench/dgca/train.py --do_train --preprocessed_train data/train.pt"
 # What the training script does when it is told nothing.
 DEFAULT_BUCKET_CAP = 100
@@ -63,10 +64,9 @@ def recommend(record: ScalingRecord, outcomes: Sequence[Outcome]) -> Recommendat
         if each.comparison.form == "after" and is_proven_equal(each) and each.timed is not None
     }
     faster = {key: each for key, each in proven.items() if each.verdict == "FASTER"}
-    cadence, remarks = _cadence(record)
-    if _better_alone(record, faster):
-        row = f"{_efficiency(record)}: all ranks together are slower than one alone"
-        return Recommendation(Flag("python", "one process", row), cadence, remarks)
+    launcher, (cadence, remarks) = _launcher(record, faster), _cadence(record)
+    if launcher.text == ALONE:
+        return Recommendation(launcher, cadence, remarks)
     accumulation, graph = _fastest(faster, _ACCUMULATION), faster.get(_STATIC_GRAPH)
     flags, notes = [], []
     if accumulation is not None and graph is not None:
@@ -86,37 +86,28 @@ def recommend(record: ScalingRecord, outcomes: Sequence[Outcome]) -> Recommendat
     if graph is not None:
         flags.append(Flag("--ddp_static_graph", "DDP(static_graph=True)", _row(graph)))
     return Recommendation(
-        _launcher(record),
+        launcher,
         (*flags, *cadence),
         (*notes, *_in_code(outcomes), *remarks),
     )
 
 
-def _better_alone(record: ScalingRecord, faster: dict[str, Outcome]) -> bool:
-    """Slower than one rank, and no option makes up for it; gains of several do not multiply."""
-    ledger = build_ledger(record)
-    if ledger is None or not is_slower_than_one(ledger):
-        return False
-    best = max((_speed(each) for each in faster.values()), default=1.0)
-    return ledger.ranks * ledger.efficiency.center * best < 1
-
-
-def _launcher(record: ScalingRecord) -> Flag:
-    per_host = max(1, len(record.ranks) // max(1, record.nodes))
-    command, ledger = f"torchrun --nproc-per-node={per_host}", build_ledger(record)
+def _launcher(record: ScalingRecord, faster: dict[str, Outcome]) -> Flag:
+    """All ranks, or one process where even the best option leaves them slower than one."""
+    per_host, ledger = max(1, len(record.ranks) // max(1, record.nodes)), build_ledger(record)
+    command = f"torchrun --nproc-per-node={per_host}"
     if record.nodes > 1:
         command += f" --nnodes={record.nodes} --rdzv-backend=c10d --rdzv-endpoint=HOST:29500"
-    row = _efficiency(record)
-    if ledger is not None and is_slower_than_one(ledger):
-        row += ": slower than one alone without the flags below"
-    return Flag(command, command, row)
-
-
-def _efficiency(record: ScalingRecord) -> str:
-    ledger = build_ledger(record)
     if ledger is None:
-        return "nothing: one rank and all ranks were not both timed"
-    return f"the ledger: efficiency {percent_interval(ledger.efficiency)}"
+        return Flag(command, command, "nothing: one rank and all ranks were not both timed")
+    row = f"the ledger: efficiency {percent_interval(ledger.efficiency)}"
+    if not is_slower_than_one(ledger):
+        return Flag(command, command, row)
+    # The best option alone, since gains of several options do not multiply.
+    best = max((_speed(each) for each in faster.values()), default=1.0)
+    if ledger.ranks * ledger.efficiency.center * best < 1:
+        return Flag(ALONE, "one process", f"{row}: all ranks together are slower than one alone")
+    return Flag(command, command, f"{row}: slower than one alone without the flags below")
 
 
 def _accumulation_flag(record: ScalingRecord, outcome: Outcome) -> Flag:
