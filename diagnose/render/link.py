@@ -69,7 +69,7 @@ def page(record: BandwidthRecord) -> Page:
             ),
             *finding_sections(
                 [*_worth_a_line(judge(record)), *find_flags(record.header.machine)],
-                "Nothing needs to be done about the link.",
+                "No fault of the link was found.",
             ),
             _detail("Link: every size", table(link.sizes, COLUMNS)),
             _detail("Link: latency and bandwidth", _line(link.sizes)),
@@ -161,8 +161,10 @@ def _say_sums(sizes: Sequence[SizeSpeed]) -> str:
     exact = sum(each.wrong_before == each.wrong_after == 0 for each in timed)
     if not wrong + exact:
         return "No sum was checked."
-    found = f"exact at {exact} of {len(timed) + wrong} sizes"
-    return f"Sums, every element before and after timing: {found}, {CORRUPT} at {wrong}."
+    text = (
+        f"Sums of all elements, before and after timing: exact at {exact} of {len(timed) + wrong}"
+    )
+    return f"{text} sizes, {CORRUPT} at {wrong}." if wrong else f"{text} sizes."
 
 
 # --- tables ---

@@ -152,11 +152,11 @@ def _ledger(record: ScalingRecord, ledger: Ledger | None) -> list[str]:
 def _transfer(ledger: Ledger) -> str:
     if ledger.transfer.value is None:
         return f"Communication is not split: {ledger.transfer.reason}."
-    exposed = max(0.0, ledger.communication.cost.seconds.center)
+    exposed = max(0.0, min(ledger.transfer.value, ledger.communication.cost.seconds.center))
     return (
         f"By the measured curve the buckets take {1e3 * ledger.transfer.value:.2f} ms one after "
-        f"the other; {1e3 * min(exposed, ledger.transfer.value):.2f} ms of it are exposed, the "
-        "backward pass hides the rest. What is exposed beyond the curve is the bandwidth shortfall."
+        f"the other, {1e3 * exposed:.2f} ms of it outside the backward pass: the transfer. What "
+        "takes longer than the curve says is the bandwidth shortfall."
     )
 
 
