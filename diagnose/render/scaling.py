@@ -94,7 +94,7 @@ def answer(record: ScalingRecord) -> str:
     if is_slower_than_one(ledger):
         text += ", less than one alone"
     largest = ledger.causes[0]
-    if largest.cost.seconds.low is None or largest.cost.seconds.low <= 0:
+    if not largest.cost.seconds.is_above(0):
         return f"{text}; no single loss is proven. {ended}".rstrip()
     return (
         f"{text}; the largest loss is {largest.name}, {milliseconds(largest.cost.seconds)} ms of "
@@ -171,7 +171,7 @@ def draw_ledger(ledger: Ledger) -> Figure:
         Step(
             each.name,
             1e3 * each.cost.seconds.center,
-            certain=each.cost.seconds.low is not None and each.cost.seconds.low > 0,
+            certain=each.cost.seconds.is_above(0),
             interval=each.cost.seconds.map(lambda seconds: 1e3 * seconds),
             color=_COLORS.get(each.name, ORANGE),
         )

@@ -70,9 +70,9 @@ def judge_efficiency(ledger: Ledger) -> Finding:
     finding, efficiency = partial(Finding, EFFICIENCY), ledger.efficiency
     evidence = f"{percent_interval(efficiency)} over paired blocks"
     text = f"{ledger.ranks} ranks reach {percent(efficiency.center)} of {many_times(ledger.ranks)}"
-    if efficiency.low is not None and efficiency.low >= LOWEST_EFFICIENCY:
+    if efficiency.is_above(LOWEST_EFFICIENCY):
         return finding("excluded", "info", f"{text}.", evidence)
-    if efficiency.high is None or efficiency.high >= LOWEST_EFFICIENCY:
+    if not efficiency.is_below(LOWEST_EFFICIENCY):
         return cannot_tell(EFFICIENCY, "the efficiency", evidence)
     sentence, advice = f"{text}, below {percent(LOWEST_EFFICIENCY)}", "The ledger says what first."
     if is_slower_than_one(ledger):
@@ -95,9 +95,9 @@ def judge_communication_share(ledger: Ledger) -> Finding:
         f"Exposed communication is {percent(share.center)} of the step",
         percent(HIGHEST_COMMUNICATION),
     )
-    if share.low is not None and share.low > HIGHEST_COMMUNICATION:
+    if share.is_above(HIGHEST_COMMUNICATION):
         return finding("cause", "warning", f"{text}, above {limit}.", evidence, _EXCHANGE_LESS)
-    if share.high is not None and share.high <= HIGHEST_COMMUNICATION:
+    if share.is_below(HIGHEST_COMMUNICATION):
         return finding("excluded", "info", f"{text}, not above {limit}.", evidence)
     return cannot_tell("scaling_communication_share", "the share of communication", evidence)
 
@@ -124,8 +124,7 @@ def judge_straggler(record: ScalingRecord) -> Finding:
 
 def is_slower_than_one(ledger: Ledger) -> bool:
     """Whether all ranks together process less than one alone, by the whole interval."""
-    high = ledger.efficiency.high
-    return high is not None and ledger.ranks * high < 1
+    return ledger.efficiency.is_below(1 / ledger.ranks)
 
 
 def many_times(ranks: int) -> str:

@@ -169,7 +169,7 @@ def rank_times(record: ScalingRecord) -> list[RankTimes]:
 
 def find_straggler(times: Sequence[RankTimes]) -> RankTimes | None:
     """The rank that is behind the others in a way that a whole interval proves."""
-    late = [each for each in times if each.excess.low is not None and each.excess.low > MATTERS]
+    late = [each for each in times if each.excess.is_above(MATTERS)]
     return max(late, key=lambda each: each.excess.center, default=None)
 
 
