@@ -69,7 +69,7 @@ def page(record: BandwidthRecord) -> Page:
             ),
             *finding_sections(
                 [*_worth_a_line(judge(record)), *find_flags(record.header.machine)],
-                "No fault of the link was found.",
+                "- No fault of the link was found.",
             ),
             _detail("Link: every size", table(link.sizes, COLUMNS)),
             _detail("Link: latency and bandwidth", _line(link.sizes)),

@@ -21,7 +21,7 @@ from diagnose.analyze.scaling.findings import (
     say_ending,
 )
 from diagnose.analyze.scaling.ledger import Ledger, RankTimes, build_ledger, find_obstacle
-from diagnose.analyze.scaling.options import count_all_reduces, judge_options
+from diagnose.analyze.scaling.options import best_option, count_all_reduces, judge_options
 from diagnose.analyze.scaling.recommend import Flag, recommend
 from diagnose.analyze.units import (
     BYTES,
@@ -32,6 +32,7 @@ from diagnose.analyze.units import (
     number,
     percent,
     scaled,
+    spread,
 )
 from diagnose.records.ranks import Rank, ScalingRecord
 from diagnose.records.run import Measurement
@@ -85,7 +86,7 @@ def page(record: ScalingRecord) -> Page:
 
 
 def answer(record: ScalingRecord) -> str:
-    """How far it scales and what takes most away, in one sentence."""
+    """How far it scales, what takes most away and what gives it back, in one sentence."""
     ledger, ended = build_ledger(record), say_ending(record)
     if ledger is None:
         return f"Scaling could not be measured: {find_obstacle(record)}. {ended}".rstrip()
@@ -94,18 +95,27 @@ def answer(record: ScalingRecord) -> str:
     if is_slower_than_one(ledger):
         text += ", less than one alone"
     largest = ledger.causes[0]
-    if not largest.cost.seconds.is_above(0):
-        return f"{text}; no single loss is proven. {ended}".rstrip()
-    return (
-        f"{text}; the largest loss is {largest.name}, {milliseconds(largest.cost.seconds)} ms of "
-        f"a step of {milliseconds(ledger.together)} ms. {ended}"
-    ).rstrip()
+    if largest.cost.seconds.is_above(0):
+        text += f"; the largest loss is {largest.name}, {milliseconds(largest.cost.seconds)} ms of "
+        text += f"a step of {milliseconds(ledger.together)} ms"
+    else:
+        text += "; no single loss is proven"
+    return f"{text}{_say_option(record)}. {ended}".rstrip()
+
+
+def _say_option(record: ScalingRecord) -> str:
+    if not record.comparisons:
+        return ""
+    best = best_option(judge_options(record))
+    if best is None or best.timed is None:
+        return "; no option is proven to give it back"
+    return f"; {best.name} makes a step {spread(best.timed.speedup)}x as fast"
 
 
 def _findings(record: ScalingRecord) -> list[Section]:
     """Open what to do; the answer says how far it scales, the ledger what is excluded."""
     findings = [each for each in judge_scaling(record) if each.kind != EFFICIENCY]
-    sections = finding_sections(findings, "No loss is proven to matter.")
+    sections = finding_sections(findings, "- No loss of scaling is proven to matter.")
     return [
         replace(each, title=f"Scaling: {each.title.lower()}") if each.folded else each
         for each in sections

@@ -207,6 +207,8 @@ def test_the_answer_names_the_largest_loss_if_one_is_proven() -> None:
     assert "4 times one rank" in answer(scaling_record(ranks=4))
     perfect = Losses(compute=0.0, input=0.0, communication=0.0, rest=0.0)
     assert "no single loss is proven" in answer(scaling_record(perfect, blocks=4))
+    published = compare("accumulate_4", 1.4, form="as published")
+    assert "no option is proven" in answer(scaling_record(comparisons=[published]))
 
 
 def test_the_culprit_stands_in_the_answer() -> None:

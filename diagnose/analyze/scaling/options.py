@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from diagnose.analyze.optimize.experiment import Outcome, judge_all
 from diagnose.records.experiments import OptimizeRecord
 from diagnose.records.header import Setting
@@ -40,6 +42,17 @@ def is_proven_equal(outcome: Outcome) -> bool:
         and bool(equality.checks)
         and all(check.equal for check in equality.checks)
     )
+
+
+def best_option(outcomes: Iterable[Outcome]) -> Outcome | None:
+    """The fastest of those that are proven faster and equal."""
+    tried = (each for each in outcomes if each.comparison.form == "after")
+    faster = (each for each in tried if each.verdict == "FASTER" and is_proven_equal(each))
+    return max(faster, key=speedup, default=None)
+
+
+def speedup(outcome: Outcome) -> float:
+    return 0.0 if outcome.timed is None else outcome.timed.speedup.center
 
 
 def _is_count(value: Setting) -> bool:

@@ -9,7 +9,7 @@ from diagnose.analyze.optimize.experiment import Outcome
 from diagnose.analyze.scaling.cadence import CADENCES, cadence_share
 from diagnose.analyze.scaling.findings import is_slower_than_one
 from diagnose.analyze.scaling.ledger import build_ledger
-from diagnose.analyze.scaling.options import is_proven_equal
+from diagnose.analyze.scaling.options import is_proven_equal, speedup
 from diagnose.analyze.units import percent, percent_interval, spread
 from diagnose.analyze.verdicts import MATTERS
 from diagnose.records.ranks import ScalingRecord
@@ -71,7 +71,7 @@ def recommend(record: ScalingRecord, outcomes: Sequence[Outcome]) -> Recommendat
     flags, notes = [], []
     if accumulation is not None and graph is not None:
         # torch fails an internal assertion when a static graph meets no_sync().
-        kept = max(accumulation, graph, key=_speed)
+        kept = max(accumulation, graph, key=speedup)
         notes.append(
             f"{accumulation.name} and {graph.name} exclude each other in torch; "
             f"{kept.name} gains more"
@@ -104,7 +104,7 @@ def _launcher(record: ScalingRecord, faster: dict[str, Outcome]) -> Flag:
     if not is_slower_than_one(ledger):
         return Flag(command, command, row)
     # The best option alone, since gains of several options do not multiply.
-    best = max((_speed(each) for each in faster.values()), default=1.0)
+    best = max((speedup(each) for each in faster.values()), default=1.0)
     if ledger.ranks * ledger.efficiency.center * best < 1:
         return Flag(ALONE, "one process", f"{row}: all ranks together are slower than one alone")
     return Flag(command, command, f"{row}: slower than one alone without the flags below")
@@ -162,13 +162,9 @@ def _in_code(outcomes: Sequence[Outcome]) -> list[str]:
 
 
 def _fastest(faster: dict[str, Outcome], keys: Iterable[str]) -> Outcome | None:
-    return max((faster[key] for key in keys if key in faster), key=_speed, default=None)
+    return max((faster[key] for key in keys if key in faster), key=speedup, default=None)
 
 
 def _row(outcome: Outcome) -> str:
     gain = "" if outcome.timed is None else f" {spread(outcome.timed.speedup)}x,"
     return f"{outcome.name}:{gain} {outcome.verdict}"
-
-
-def _speed(outcome: Outcome) -> float:
-    return 0.0 if outcome.timed is None else outcome.timed.speedup.center
