@@ -59,19 +59,8 @@ ONE_PLACE: dict[str, tuple[str, str]] = {
     "torch.cuda": ("diagnose/**", "diagnose/measure/machine/cuda.py"),
 }
 
-# Analysis that still writes its own tables, and one command that still measures: to be moved.
-NOT_YET = {
-    *(
-        f"diagnose/analyze/{name}.py"
-        for name in (
-            "link/bandwidth",
-            "scaling/cadence",
-            "scaling/cluster_table",
-            "scaling/options",
-        )
-    ),
-    "diagnose/commands/evaluation_run.py",
-}
+# One command still measures: to be moved.
+NOT_YET = {"diagnose/commands/evaluation_run.py"}
 
 PRODUCT = ("bench/**/*.py", "diagnose/**/*.py", "conftest.py")
 

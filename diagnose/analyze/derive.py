@@ -180,14 +180,13 @@ def matmul_rate(record: RunRecord, dtype: str) -> Interval | None:
 
 def attainable_share(record: RunRecord, measurement: Measurement) -> Reading:
     """FLOP/s of the step over the FLOP/s of a large matrix product in the same precision."""
-    achieved = rate(measurement, measurement.flops_per_step)
-    if achieved is None:
-        return Reading(None, measurement.flops_per_step.reason)
-    dtype = precision_name(measurement)
-    ceiling = matmul_rate(record, dtype)
-    if ceiling is None:
-        return Reading(None, f"no measured matrix-product ceiling for {dtype or 'this precision'}")
-    return _ratio(Reading(achieved.center), Reading(ceiling.center), "the ceiling is 0 FLOP/s")
+    if measurement.flops_per_step.value is None:
+        return measurement.flops_per_step
+    share = attainable_interval(record, measurement)
+    if share is None:
+        dtype = precision_name(measurement) or "this precision"
+        return Reading(None, f"no measured matrix-product ceiling for {dtype}")
+    return Reading(share.center)
 
 
 def attainable_interval(record: RunRecord, measurement: Measurement) -> Interval | None:
@@ -201,9 +200,9 @@ def attainable_interval(record: RunRecord, measurement: Measurement) -> Interval
     if achieved is None or ceiling is None or not ceiling.center:
         return None
     share = achieved.center / ceiling.center
-    if achieved.low is None or achieved.high is None or not ceiling.low or ceiling.high is None:
+    if achieved.ends is None or ceiling.ends is None:
         return Interval(share, None, None)
-    return Interval(share, achieved.low / ceiling.high, achieved.high / ceiling.low)
+    return Interval(share, achieved.ends[0] / ceiling.ends[1], achieved.ends[1] / ceiling.ends[0])
 
 
 def credible_share(record: RunRecord, measurement: Measurement) -> Reading:

@@ -15,7 +15,7 @@ from diagnose.analyze.findings import Finding
 from diagnose.analyze.units import number, pcie_link, percent, scaled
 from diagnose.records import stats
 from diagnose.records.header import Machine, Reading
-from diagnose.records.run import GpuUse, Measurement, StageResult
+from diagnose.records.run import GpuUse, Measurement, StageResult, Timing
 
 Severity = Literal["info", "warning", "critical"]
 Sign = tuple[Severity, str]
@@ -158,16 +158,15 @@ def _doubtful_energy(_: Machine, measured: Sequence[Placed]) -> Iterator[Sign]:
                 yield "warning", f"{place}: GPU {use.gpu}, {use.dropped_samples} samples of 0 W"
 
 
-def _not_steady(_: Machine, measured: Sequence[Placed]) -> Iterator[Sign]:
-    for place, each in measured:
-        if each.timing.not_steady:
-            yield "warning", f"{place}: {each.timing.not_steady}"
+def _complaints(read: Callable[[Timing], str]) -> Callable[..., Iterator[Sign]]:
+    """What the clock itself says of each measurement."""
 
+    def signs(_: Machine, measured: Sequence[Placed]) -> Iterator[Sign]:
+        for place, each in measured:
+            if read(each.timing):
+                yield "warning", f"{place}: {read(each.timing)}"
 
-def _imprecise(_: Machine, measured: Sequence[Placed]) -> Iterator[Sign]:
-    for place, each in measured:
-        if each.timing.unmet:
-            yield "warning", f"{place}: {each.timing.unmet}"
+    return signs
 
 
 def _noisy(_: Machine, measured: Sequence[Placed]) -> Iterator[Sign]:
@@ -237,13 +236,13 @@ FLAGS: tuple[Flag, ...] = (
         "not_steady",
         "The warm-up ended before the step time was steady.",
         "Run with --full.",
-        _not_steady,
+        _complaints(lambda timing: timing.not_steady),
     ),
     Flag(
         "imprecise",
         "Time ran out before the intended precision was reached.",
         "Run with --full.",
-        _imprecise,
+        _complaints(lambda timing: timing.unmet),
     ),
     Flag(
         "noisy",

@@ -222,12 +222,13 @@ def _conclude_optimize(
 
 
 def scale(arguments: argparse.Namespace) -> int:
-    from diagnose.analyze.scaling.cluster_table import SimulationRefused, scale_table
+    from diagnose.analyze.scaling.cluster import SimulationRefused, simulate_record
+    from diagnose.render.scaling import render_scale
 
     directory = store.record_path(arguments.reports, arguments.label).parent
     record = store.load(directory / store.SCALING_NAME, ScalingRecord)
     try:
-        print(scale_table(record, arguments.ranks, arguments.link))
+        print(render_scale(simulate_record(record, arguments.ranks, arguments.link)))
     except SimulationRefused as error:
         print(f"diagnose: {error}", file=sys.stderr)
         return COULD_NOT_MEASURE

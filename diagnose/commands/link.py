@@ -261,7 +261,7 @@ def _conclude(
 ) -> int:
     from diagnose.analyze.link.verdict import judge
     from diagnose.render.check import write_index, write_report
-    from diagnose.render.link.report import answer, print_table
+    from diagnose.render.link import answer, print_table
 
     invalid = [each for each in record.sizes if each.status == "invalid"]
     for each in invalid:

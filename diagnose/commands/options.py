@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TypeAlias
 
-from diagnose.analyze.scaling.cluster_links import LINK_NAMES
+from diagnose.analyze.links import LINK_NAMES
 from diagnose.commands.batch_size import add_options as add_batch_size_options
 from diagnose.commands.script import add_verb as add_script_verb
 from diagnose.measure.optimize.optimizer import EXPERIMENT_KEYS

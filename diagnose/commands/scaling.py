@@ -233,7 +233,7 @@ def _conclude(
 ) -> int:
     from diagnose.analyze.scaling.options import judge_options
     from diagnose.render.check import write_index, write_report
-    from diagnose.render.scaling.report import answer
+    from diagnose.render.scaling import answer
 
     path = write_report(keeper.directory)
     write_index(arguments.reports)

@@ -53,6 +53,13 @@ class Interval:
         low, high = sorted(map(function, self.ends))
         return Interval(function(self.center), low, high)
 
+    def is_above(self, bound: float) -> bool:
+        """Whether there is an interval, and all of it is."""
+        return self.low is not None and self.low > bound
+
+    def is_below(self, bound: float) -> bool:
+        return self.high is not None and self.high < bound
+
 
 def hodges_lehmann(values: Sequence[float], confidence: float = CONFIDENCE) -> Interval:
     """Median of the pairwise means, with the interval of the inverted signed-rank test.

@@ -19,9 +19,9 @@ from diagnose.analyze.accuracy import (
 from diagnose.analyze.units import MILLISECONDS, PERCENT, Unit, percent
 from diagnose.records.accuracy import AccuracyRecord, PlantedCulprit
 from diagnose.render.figures import BLUE, FAINT, GREEN, ORANGE, label, new_axes
-from diagnose.render.markdown import Markup
+from diagnose.render.markdown import Markup, escape
 from diagnose.render.page import Page, Place, Section, image
-from diagnose.render.table import Cell, Column, Doubt, missing, table
+from diagnose.render.table import Cell, Column, Doubt, code, missing, table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -122,8 +122,11 @@ def _verdict(each: Judged) -> str:
 
 
 def _planted(culprits: Sequence[PlantedCulprit]) -> str:
-    places = (f"{each.cause} at {each.file}:{'/'.join(map(str, each.lines))}" for each in culprits)
-    return ", ".join(places) or "nothing"
+    places = (
+        f"{escape(each.cause)} at {code(f'{each.file}:' + '/'.join(map(str, each.lines)))}"
+        for each in culprits
+    )
+    return Markup(", ".join(places) or "nothing")
 
 
 def _said(each: Judged) -> Cell:
@@ -135,11 +138,11 @@ def _said(each: Judged) -> Cell:
 def _where(each: Judged) -> str:
     """A healthy script has no line to name."""
     said = each.findings[:1] if not each.is_healthy else ()
-    return "".join(f"{found.file}:{found.line}" for found in said)
+    return Markup("".join(code(f"{found.file}:{found.line}") for found in said))
 
 
 _CASES: tuple[Column[Judged], ...] = (
-    Column("script", lambda each: each.result.name),
+    Column("script", lambda each: code(each.result.name)),
     Column("planted", lambda each: _planted(each.result.culprits), left=True),
     Column("said", _said, left=True),
     Column("at", _where, left=True),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,26 +14,17 @@ from diagnose.records.batch_size import BatchSizeRecord
 from diagnose.records.experiments import OptimizeRecord
 from diagnose.records.ranks import BandwidthRecord, ScalingRecord
 from diagnose.records.run import RunRecord
-from diagnose.render import accuracy, batch_size, figures, store
+from diagnose.render import accuracy, batch_size, figures, link, scaling, store
 from diagnose.render.closing import closing
-from diagnose.render.link import report as bandwidth_report
-from diagnose.render.markdown import escape, prose
 from diagnose.render.optimize import figures as optimize_figures
 from diagnose.render.optimize import report as optimize_report
 from diagnose.render.page import Page, render_page
 from diagnose.render.run import export as run_export
 from diagnose.render.run import figures as run_figures
 from diagnose.render.run import report as run_report
-from diagnose.render.scaling import report as scaling_report
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-_HEADING = re.compile(r"^(?=#{1,5} )", re.MULTILINE)
-
-
-def _no_figures(_: Any) -> Mapping[str, Callable[[], Figure]]:
-    return {}
 
 
 @dataclass(frozen=True)
@@ -43,16 +33,11 @@ class Part:
 
     kind: type[store.Record]
     question: str  # that it answers, for the index and the top of a joint report
-    page: Callable[[Any], Page] | None = None
+    page: Callable[[Any], Page]
     # By file name, those that this record has. Asking for them imports no plotting library.
-    figures: Callable[[Any], Mapping[str, Callable[[], Figure]]] = _no_figures
+    figures: Callable[[Any], Mapping[str, Callable[[], Figure]]]
     # The measurements as CSV, for a file beside the record.
     export: Callable[[Any], str] | None = None
-    # Of verbs that have no page yet.
-    render: Callable[[Any], str] | None = None
-    answer: Callable[[Any], str] | None = None
-    figure_names: Any = None
-    draw: Any = None
 
     @property
     def record_name(self) -> str:
@@ -67,26 +52,13 @@ class Told:
     record: Any
 
     @functools.cached_property
-    def page(self) -> Page | None:
-        if self.part.page is None:
-            return None
+    def page(self) -> Page:
         return replace(self.part.page(self.record), question=self.part.question)
 
-    @property
-    def answer(self) -> str:
-        if self.page is not None:
-            return self.page.answer
-        assert self.part.answer is not None
-        return self.part.answer(self.record)
-
     def figure_names(self) -> Sequence[str]:
-        if self.part.figure_names is not None:
-            return tuple(self.part.figure_names(self.record))
         return tuple(self.part.figures(self.record))
 
     def draw_all(self) -> Mapping[str, bytes]:
-        if self.part.draw is not None:
-            return dict(self.part.draw(self.record))
         fingerprint = derive.fingerprint(self.record)
         drawn = self.part.figures(self.record).items()
         return {name: figures.draw(figure, fingerprint) for name, figure in drawn}
@@ -96,68 +68,41 @@ class Told:
             return {}
         return {f"{Path(self.part.record_name).stem}.csv": self.part.export(self.record)}
 
-    def render(self) -> str:
-        if self.page is not None:
-            return render_page([self.page], closing([self.page]))
-        assert self.part.render is not None
-        return self.part.render(self.record)
-
-
-def _draw_bandwidth(record: Any) -> Mapping[str, bytes]:
-    from diagnose.render.link.figure import bandwidth_figures
-
-    return bandwidth_figures(record)
-
-
-def _draw_scaling(record: Any) -> Mapping[str, bytes]:
-    from diagnose.render.scaling.figure import scaling_figures
-
-    return scaling_figures(record)
-
 
 # In the order in which a job is examined: where the time goes, which line, what helps, what
 # several ranks lose, and at last how far the tool itself can be believed.
 PARTS: tuple[Part, ...] = (
     Part(
-        kind=RunRecord,
-        question="Where does the time go?",
-        page=run_report.page,
-        figures=run_figures.figures,
-        export=run_export.export,
+        RunRecord,
+        "Where does the time go?",
+        run_report.page,
+        run_figures.figures,
+        run_export.export,
     ),
     Part(
-        kind=OptimizeRecord,
-        question="Which line is to blame, and what helps?",
-        page=optimize_report.page,
-        figures=optimize_figures.figures,
+        OptimizeRecord,
+        "Which line is to blame, and what helps?",
+        optimize_report.page,
+        optimize_figures.figures,
+    ),
+    Part(BatchSizeRecord, "Which batch size?", batch_size.page, batch_size.figures),
+    Part(
+        BandwidthRecord,
+        "How fast is the link between the ranks?",
+        link.page,
+        link.figures,
     ),
     Part(
-        kind=BatchSizeRecord,
-        question="Which batch size?",
-        page=batch_size.page,
-        figures=batch_size.figures,
+        ScalingRecord,
+        "Where is scaling lost, and which option gives it back?",
+        scaling.page,
+        scaling.figures,
     ),
     Part(
-        kind=BandwidthRecord,
-        question="How fast is the link between the ranks?",
-        render=bandwidth_report.render_bandwidth,
-        answer=bandwidth_report.answer,
-        figure_names=bandwidth_report.figure_names,
-        draw=_draw_bandwidth,
-    ),
-    Part(
-        kind=ScalingRecord,
-        question="Where is scaling lost, and which option gives it back?",
-        render=scaling_report.render_scaling,
-        answer=scaling_report.answer,
-        figure_names=scaling_report.figure_names,
-        draw=_draw_scaling,
-    ),
-    Part(
-        kind=AccuracyRecord,
-        question="How often is the diagnosis of a script right?",
-        page=accuracy.page,
-        figures=accuracy.figures,
+        AccuracyRecord,
+        "How often is the diagnosis of a script right?",
+        accuracy.page,
+        accuracy.figures,
     ),
 )
 
@@ -170,12 +115,5 @@ def load_parts(directory: Path) -> list[Told]:
 
 def render_parts(told: Sequence[Told]) -> str:
     """One report: the pages of all records as one, closed by what they share."""
-    pages = [each.page for each in told if each.page is not None]
-    if len(pages) == len(told):
-        return render_page(pages, closing(pages))
-    if len(told) == 1:
-        return told[0].render()
-    answers = [f"- {each.part.question} **{prose(each.answer)}**" for each in told]
-    sections = [_HEADING.sub("#", each.render()) for each in told]
-    title = f"# {escape(told[0].record.header.label)}"
-    return "\n\n".join([title, "\n".join(answers), *sections])
+    pages = [each.page for each in told]
+    return render_page(pages, closing(pages))

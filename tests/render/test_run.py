@@ -106,7 +106,7 @@ def test_too_few_samples_are_told_as_such() -> None:
     short = stage("inference", measurement("inference", timing(0.1, slots=3), gpus=()))
     assert re.search(r"(99|100)\.\d+ \(no interval\)", rendered(run_record(short)))
     many = with_timing(run_record(), "training", timing(0.3353, single_steps=700))
-    assert re.search(r"^\| training \| 700 \| wall( \| 33\d\.\d){3} \|$", rendered(many), re.M)
+    assert re.search(r"^\| `training` \| 700 \| wall( \| 33\d\.\d){3} \|$", rendered(many), re.M)
 
 
 def test_a_loader_combination_that_was_not_measured_says_so() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Literal
 
 from diagnose.analyze import derive
 from diagnose.analyze.findings import Finding
@@ -12,7 +11,7 @@ from diagnose.analyze.flags import Severity, Sign, collect, find_flags, placed
 from diagnose.analyze.run.answer import answer
 from diagnose.analyze.run.loader import compare_loaders, loading_bound
 from diagnose.analyze.units import milliseconds, number, percent, percent_interval, scaled
-from diagnose.analyze.verdicts import DOMINATES, MATTERS, cannot_tell, cost_text, excluded, within
+from diagnose.analyze.verdicts import MATTERS, cannot_tell, cost_text, excluded, judge_cost
 from diagnose.records.run import RunRecord
 
 __all__ = ["SUSPECTS", "answer", "judge"]
@@ -35,17 +34,6 @@ BUSY_UTILIZATION = 0.80
 
 
 @dataclass(frozen=True)
-class Ruling:
-    """How one suspect was judged, and what that rests on."""
-
-    verdict: Literal["cause", "excluded", "cannot tell", "flag"]
-    evidence: str
-    severity: Severity = "warning"
-    sentence: str = ""  # where it is not the row's own
-    advice: str = ""
-
-
-@dataclass(frozen=True)
 class Suspect:
     """Something that may be to blame for a slow step."""
 
@@ -53,14 +41,32 @@ class Suspect:
     name: str
     sentence: str  # said of it when it is the cause
     advice: str
-    judge: Callable[[RunRecord], Ruling | None]  # None where nothing was measured
+    # How it is judged; None where nothing was measured.
+    judge: Callable[[Suspect, RunRecord], Finding | None]
+
+    def cause(self, evidence: str, sentence: str = "", advice: str = "") -> Finding:
+        words = (sentence or self.sentence, evidence, advice or self.advice)
+        return Finding(self.kind, "cause", "warning", *words)
+
+    def flag(self, evidence: str, sentence: str = "", advice: str = "") -> Finding:
+        """Neither guilty nor innocent, but worth knowing."""
+        return Finding(self.kind, "flag", "info", sentence or self.sentence, evidence, advice)
+
+    def excluded(self, evidence: str) -> Finding:
+        return excluded(self.kind, self.name, evidence)
+
+    def cannot_tell(self, evidence: str) -> Finding:
+        return cannot_tell(self.kind, self.name, evidence)
+
+    def cost(self, cost: derive.Difference, evidence: str) -> Finding:
+        return judge_cost(self.kind, self.name, cost, evidence, self.advice)
 
 
 def judge(record: RunRecord) -> list[Finding]:
     """The suspects in the order in which a user should act, then how far all that holds."""
-    rulings = [(suspect, suspect.judge(record)) for suspect in SUSPECTS]
+    judged = (suspect.judge(suspect, record) for suspect in SUSPECTS)
     return [
-        *(_finding(suspect, ruling) for suspect, ruling in rulings if ruling is not None),
+        *(finding for finding in judged if finding is not None),
         *_broken_stages(record),
         *find_flags(record.header.machine, placed(record.stages)),
         *collect(
@@ -72,42 +78,15 @@ def judge(record: RunRecord) -> list[Finding]:
     ]
 
 
-def _finding(suspect: Suspect, ruling: Ruling) -> Finding:
-    if ruling.verdict == "excluded":
-        return excluded(suspect.kind, suspect.name, ruling.evidence)
-    if ruling.verdict == "cannot tell":
-        return cannot_tell(suspect.kind, suspect.name, ruling.evidence)
-    sentence = ruling.sentence or suspect.sentence
-    advice = suspect.advice if ruling.verdict == "cause" else ""
-    return Finding(
-        suspect.kind,
-        ruling.verdict,
-        ruling.severity,
-        sentence,
-        ruling.evidence,
-        ruling.advice or advice,
-    )
-
-
-def _judge_cost(name: str, cost: derive.Difference, evidence: str) -> Ruling:
-    """From what a part adds to the step, block by block."""
-    share = cost.share
-    if share.center > MATTERS and share.low is not None and share.low > 0:
-        severity: Severity = "critical" if share.center > DOMINATES else "warning"
-        sentence = f"{name} takes {percent(share.center)} of the step."
-        return Ruling("cause", evidence, severity, sentence)
-    return Ruling("excluded" if within(share, MATTERS) else "cannot tell", evidence)
-
-
-def _around_backbone(record: RunRecord) -> Ruling | None:
+def _around_backbone(suspect: Suspect, record: RunRecord) -> Finding | None:
     cost = derive.stage_difference(record, "full_model")
     if cost is None:
         return None
     evidence = f"full model minus backbone on the same batches: {cost_text(cost)}"
-    return _judge_cost("The model around the backbone", cost, evidence)
+    return suspect.cost(cost, evidence)
 
 
-def _input_bound(record: RunRecord) -> Ruling | None:
+def _input_bound(suspect: Suspect, record: RunRecord) -> Finding | None:
     cost = derive.stage_difference(record, "real_data")
     if cost is None:
         return None
@@ -116,48 +95,43 @@ def _input_bound(record: RunRecord) -> Ruling | None:
     if loader is not None:
         seconds = derive.step_seconds(loader)
         evidence += f"; the loader alone needs {milliseconds(seconds)} ms per batch at best"
-    ruling = _judge_cost("The input pipeline", cost, evidence)
+    finding = suspect.cost(cost, evidence)
     bound = loading_bound(record)
-    if ruling.verdict == "cannot tell" and bound is not None and bound <= MATTERS:
+    if finding.verdict == "cannot tell" and bound is not None and bound <= MATTERS:
         evidence += (
             f", at most {percent(bound)} of the step, and it ran in the training process "
             "itself, where it can disturb nothing else"
         )
-        return Ruling("excluded", evidence)
-    return ruling
+        return suspect.excluded(evidence)
+    return finding
 
 
-def _loader_setting(setting: str) -> Callable[[RunRecord], Ruling | None]:
-    def judge_setting(record: RunRecord) -> Ruling | None:
-        gap = compare_loaders(record, setting)
-        if gap is None:
-            return None
-        if gap.matters is None:
-            return Ruling("cannot tell", gap.evidence)
-        if not gap.matters:
-            return Ruling("excluded", gap.evidence)
-        advice = f"Use {gap.best}, the faster one here."
-        if gap.in_use:
-            return Ruling("cause", gap.evidence, advice=advice)
-        return Ruling("flag", gap.evidence, "info", advice=advice)
-
-    return judge_setting
+def _loader_setting(suspect: Suspect, record: RunRecord) -> Finding | None:
+    gap = compare_loaders(record, {"loader_workers": "workers"}.get(suspect.kind, suspect.kind))
+    if gap is None:
+        return None
+    if gap.matters is None:
+        return suspect.cannot_tell(gap.evidence)
+    if not gap.matters:
+        return suspect.excluded(gap.evidence)
+    tell = suspect.cause if gap.in_use else suspect.flag
+    return tell(gap.evidence, advice=f"Use {gap.best}, the faster one here.")
 
 
-def _padding(record: RunRecord) -> Ruling | None:
+def _padding(suspect: Suspect, record: RunRecord) -> Finding | None:
     data = record.workload.data
     if data is None:
         if "real_data" not in record.planned:
             return None
-        return Ruling("cannot tell", record.workload.data_reason or "the data were not described")
+        return suspect.cannot_tell(record.workload.data_reason or "the data were not described")
     evidence = f"{percent(data.padding_share)} of all token slots of the data are padding"
     if data.padding_share <= MUCH_PADDING:
-        return Ruling("excluded", evidence)
+        return suspect.excluded(evidence)
     sentence = f"Padding costs at most {percent(data.padding_share)} of the step."
-    return Ruling("cause", evidence, sentence=sentence)
+    return suspect.cause(evidence, sentence)
 
 
-def _no_fast_half(record: RunRecord) -> Ruling | None:
+def _no_fast_half(suspect: Suspect, record: RunRecord) -> Finding | None:
     slow, fast = [], []
     full = derive.matmul_rate(record, "float32")
     for dtype in ("bfloat16", "float16"):
@@ -180,11 +154,11 @@ def _no_fast_half(record: RunRecord) -> Ruling | None:
         elif cost.seconds.ends[1] < 0:
             fast.append(text)
     if slow:
-        return Ruling("cause", "; ".join(slow))
-    return Ruling("excluded", "; ".join(fast)) if fast else None
+        return suspect.cause("; ".join(slow))
+    return suspect.excluded("; ".join(fast)) if fast else None
 
 
-def _low_compute(record: RunRecord) -> Ruling | None:
+def _low_compute(suspect: Suspect, record: RunRecord) -> Finding | None:
     shares = [
         (key, measurement, derive.credible_share(record, measurement))
         for key in derive.HEADLINE_STAGES
@@ -197,33 +171,33 @@ def _low_compute(record: RunRecord) -> Ruling | None:
     key, measurement, credible = next(known, shares[0])
     share = derive.attainable_interval(record, measurement)
     if credible.value is None or share is None:
-        return Ruling("cannot tell", credible.reason)
+        return suspect.cannot_tell(credible.reason)
     evidence = (
         f"the {key} step runs at {percent_interval(share)} of the matrix-product rate that was "
         f"measured on this device in {derive.precision_name(measurement)}"
     )
     if share.ends is None or share.ends[0] < IDLE_ATTAINABLE <= share.ends[1]:
-        return Ruling("cannot tell", evidence)
+        return suspect.cannot_tell(evidence)
     if share.ends[0] >= BUSY_ATTAINABLE:
-        return Ruling("excluded", evidence)
+        return suspect.excluded(evidence)
     if share.ends[0] >= IDLE_ATTAINABLE:
         sentence = "Arithmetic takes a part of the step, and other work the rest."
-        return Ruling("flag", evidence, "info", sentence)
+        return suspect.flag(evidence, sentence)
     launches = derive.ceilings(record, "launch")
     if launches:
         empty = derive.operation_seconds(launches[0]).center
         evidence += f"; launching an empty operation costs {number(1e6 * empty, 3)} µs"
-    return Ruling("cause", evidence)
+    return suspect.cause(evidence)
 
 
-def _power(record: RunRecord) -> Ruling | None:
+def _power(suspect: Suspect, record: RunRecord) -> Finding | None:
     found = derive.headline(record)
     if found is None or record.header.machine.device == "cpu":
         return None
     key, measurement = found
     share, busy = derive.power_share(measurement), derive.utilization(measurement)
     if share.value is None:
-        return Ruling("cannot tell", share.reason)
+        return suspect.cannot_tell(share.reason)
     evidence = f"{key}: {percent(share.value)} of the power limit"
     if busy.value is not None:
         evidence += f" while NVML reports {percent(busy.value)} utilization"
@@ -231,13 +205,13 @@ def _power(record: RunRecord) -> Ruling | None:
     if others:
         evidence += f"; for comparison {others}"
     if share.value >= WORKING_POWER_SHARE:
-        return Ruling("excluded", evidence)
+        return suspect.excluded(evidence)
     if share.value >= WAITING_POWER_SHARE:
-        return Ruling("flag", evidence, "info", "The GPU draws less power than a loaded one.")
+        return suspect.flag(evidence, "The GPU draws less power than a loaded one.")
     if busy.value is not None and busy.value >= BUSY_UTILIZATION:
         sentence = "The GPU waits: some kernel is always in flight, yet little of the chip works."
-        return Ruling("cause", evidence, sentence=sentence)
-    return Ruling("cause", evidence)
+        return suspect.cause(evidence, sentence)
+    return suspect.cause(evidence)
 
 
 def _power_of_other_stages(record: RunRecord, but: str) -> str:
@@ -247,7 +221,7 @@ def _power_of_other_stages(record: RunRecord, but: str) -> str:
     return ", ".join(f"{key} {watts:.0f} W" for key, watts in drawn if watts is not None)
 
 
-def _backward_and_optimizer(record: RunRecord) -> Ruling | None:
+def _backward_and_optimizer(suspect: Suspect, record: RunRecord) -> Finding | None:
     cost = derive.stage_difference(record, "training")
     if cost is None:
         return None
@@ -256,12 +230,12 @@ def _backward_and_optimizer(record: RunRecord) -> Ruling | None:
         "thirds of the step is what a backward pass of twice the forward one takes"
     )
     if cost.share.ends is None or cost.share.ends[0] <= HEAVY_BACKWARD < cost.share.ends[1]:
-        return Ruling("cannot tell", evidence)
+        return suspect.cannot_tell(evidence)
     if cost.share.ends[1] <= HEAVY_BACKWARD:
-        return Ruling("excluded", evidence)
+        return suspect.excluded(evidence)
     share = percent(cost.share.center)
     sentence = f"Loss, backward and optimizer take {share} of a training step."
-    return Ruling("cause", evidence, sentence=sentence)
+    return suspect.cause(evidence, sentence)
 
 
 # From the part of the job that is the user's own code, over the data that feed it, to the device.
@@ -288,14 +262,14 @@ SUSPECTS: tuple[Suspect, ...] = (
         "The number of loader workers",
         "The number of loader workers matters on this machine.",
         "",
-        _loader_setting("workers"),
+        _loader_setting,
     ),
     Suspect(
         "storage",
         "The way the data are stored",
         "The way the data are stored matters on this machine.",
         "",
-        _loader_setting("storage"),
+        _loader_setting,
     ),
     Suspect(
         "padding",

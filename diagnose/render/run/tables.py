@@ -24,7 +24,7 @@ from diagnose.analyze.units import (
 from diagnose.records.header import Gpu, Reading, Setting
 from diagnose.records.run import GpuUse, Measurement, RunRecord
 from diagnose.render.markdown import Markup, prose
-from diagnose.render.table import Cell, Column, Doubt, missing, table
+from diagnose.render.table import Cell, Column, Doubt, code, missing, table
 
 # Beyond flags.SPREAD_CRITICAL: a number to measure again, not to build on.
 NOISY = "noisy"
@@ -128,7 +128,7 @@ def ledger(record: RunRecord) -> list[str]:
         rows += [(key, *each) for each in zip(parts, costs, sides, strict=False)]
     columns: list[Column[_CostRow]] = [
         Column("part", lambda row: row[1]),
-        Column("measured in", lambda row: row[0], left=True),
+        Column("measured in", lambda row: code(row[0]), left=True),
         Column(Markup(f"costs ms{_INTERVAL}"), lambda row: row[2].seconds, MILLISECONDS),
         Column("% of that step", lambda row: row[2].share, PERCENT),
         Column("blocks", lambda row: row[2].blocks),
@@ -191,7 +191,7 @@ def percentiles(record: RunRecord) -> list[str]:
         return f"{clock} (unreliable under WSL2)" if unreliable else clock
 
     columns: list[Column[_StepRow]] = [
-        Column("stage", lambda row: row[0]),
+        Column("stage", lambda row: code(row[0])),
         Column("single steps timed", lambda row: len(row[1].timing.step_seconds)),
         Column("clock", clock, left=True),
         Column("median ms", lambda row: _median(row[1]), MILLISECONDS),
