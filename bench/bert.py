@@ -5,6 +5,8 @@ Random weights: the time of a step does not depend on their values, and nothing 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -83,28 +85,20 @@ def synthetic_batch(size: Size, device: torch.device) -> dict[str, Tensor]:
     return {name: tensor.to(device) for name, tensor in batch.items()}
 
 
-def map_pairs(size: Size, path: Path | None) -> tensors.SentencePairs:
-    return _open_pairs(size, path, "mmap")
-
-
-def preload_pairs(size: Size, path: Path | None) -> tensors.SentencePairs:
-    return _open_pairs(size, path, "preload")
-
-
 def describe_data(size: Size, path: Path | None) -> DataSummary:
     vocab = vocabulary_of(size)
     return tensors.summarize(text.read(path), _length(size), size.shape["rows"], vocab=vocab)
 
 
-def _open_pairs(size: Size, path: Path | None, hold: tensors.Hold) -> tensors.SentencePairs:
-    rows = size.shape["rows"]
+def open_pairs(
+    size: Size,
+    path: Path | None,
+    hold: tensors.Hold,
+    names: Sequence[str] = tensors.PLAIN_INPUTS,
+) -> tensors.SentencePairs:
+    vocab = vocabulary_of(size)
     prepared = tensors.prepare(
-        text.read(path),
-        _length(size),
-        rows,
-        hold,
-        names=tensors.PLAIN_INPUTS,
-        vocab=vocabulary_of(size),
+        text.read(path), _length(size), size.shape["rows"], hold, names=names, vocab=vocab
     )
     return tensors.SentencePairs(prepared, hold)
 
@@ -124,6 +118,9 @@ WORKLOAD = Workload(
     sizes=SIZES,
     model=Network(build=build, loss=loss, forward=forward),
     synthetic_batch=synthetic_batch,
-    datasets={"mmap": map_pairs, "preload": preload_pairs},
+    datasets={
+        "mmap": partial(open_pairs, hold="mmap"),
+        "preload": partial(open_pairs, hold="preload"),
+    },
     describe_data=describe_data,
 )

@@ -32,6 +32,7 @@ SHARES: Mapping[Kind, float] = {
     "frequent": 0.1,
 }
 
+CANDIDATES = 16  # of one character, itself among them
 FREQUENT_COUNT = 200  # how many of a corpus' characters count as frequent
 # Unicode orders its ideographs by Kangxi radical and then by strokes, so near neighbours mostly
 # share the radical and nearly the stroke count. A third of them are common: about four are left.
@@ -85,6 +86,22 @@ def candidates(kind: Kind, character: str, frequent: Sequence[str]) -> Sequence[
     if kind == "similar shape":
         return _similar_shape(character)
     return frequent
+
+
+def list_candidates(index: int, frequent: Sequence[str], size: int = vocabulary.SIZE) -> list[int]:
+    """Which characters may have been meant? The id itself, then those of each kind: none twice."""
+    found = {index: None}
+    character = vocabulary.decode([index])
+    for kind in SHARES:
+        # [UNK] stands for any character, so it has neither a sound nor a shape.
+        if index == vocabulary.UNK and kind != "frequent":
+            continue
+        others = candidates(kind, character, frequent)
+        known = [each for each in vocabulary.encode("".join(others)) if each < size]
+        found.update(dict.fromkeys(known))
+        if len(found) >= CANDIDATES:
+            break
+    return list(found)[:CANDIDATES]
 
 
 def frequent_characters(sentences: Iterable[str]) -> tuple[str, ...]:

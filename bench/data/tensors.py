@@ -18,9 +18,8 @@ import hashlib
 import io
 import os
 import sys
-import tempfile
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from random import Random
 from typing import Literal
@@ -29,8 +28,9 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from bench.data import candidates, confusion, vocabulary
+from bench.data import confusion, vocabulary
 from bench.data.text import Corpus
+from diagnose.records.files import write_bytes
 from diagnose.workload import DataSummary, WorkloadError
 
 PROMPT_LENGTH = 3
@@ -144,7 +144,7 @@ def to_tensors(
     rows = {name: _stack([each[name] for each in places], length, name) for name in _FILL}
     frequent = confusion.frequent_characters(target for _, target in pairs)
     sources = {each for source, _ in encoded for each in source}
-    table = candidates.tabulate(sources, frequent, vocab)
+    table = tabulate_candidates(sources, frequent, vocab)
     tensors = {
         **rows,
         "attention_mask": (rows["input_ids"] != vocabulary.PAD).long(),
@@ -153,6 +153,17 @@ def to_tensors(
         "erroneous": torch.tensor([source != target for source, target in encoded]),
     }
     return {name: tensors[name] for name in INPUTS + _FACTS}
+
+
+def tabulate_candidates(
+    indices: Iterable[int], frequent: Sequence[str], size: int = vocabulary.SIZE
+) -> Tensor:
+    """(vocabulary, 16): row i holds the candidates of id i; [PAD] in the rows not asked for."""
+    table = torch.full((size, confusion.CANDIDATES), vocabulary.PAD)
+    for index in set(indices) - {vocabulary.PAD}:
+        listed = confusion.list_candidates(index, frequent, size)
+        table[index, : len(listed)] = torch.tensor(listed)
+    return table
 
 
 # By what a row is filled up behind its last mask.
@@ -222,21 +233,10 @@ def _save(path: Path, tensors: Mapping[str, Tensor]) -> None:
 
 def keep_file(path: Path, content: io.BytesIO) -> None:
     """Whole or not at all, also if two processes do it at once: the last rename wins."""
-    temporary = None
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=path.parent, suffix=".part", delete=False) as file:
-            temporary = file.name
-            file.write(content.getbuffer())
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
+        write_bytes(path, content.getbuffer())
     except OSError as error:
         raise WorkloadError(
             f"the prepared data cannot be kept in {path.parent}: {error.strerror}; "
             "set DIAGNOSE_CACHE to a folder with room that you may write to"
         ) from error
-    finally:
-        # After a rename there is nothing left to remove; after any failure there is.
-        if temporary is not None:
-            Path(temporary).unlink(missing_ok=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from bench.data import candidates, tensors, vocabulary
+from bench.data import confusion, tensors, vocabulary
 from diagnose.workload import Size
 
 GRADIENT_NORM_MOST = 1.0
@@ -21,7 +21,7 @@ class DGCAConfig:
     length: int
     vocab: int = vocabulary.SIZE
     prompt_length: int = tensors.PROMPT_LENGTH
-    candidates: int = candidates.COUNT
+    candidates: int = confusion.CANDIDATES
     dropout: float = 0.1
     # An error position counts 1 + 2 times in the correction, 3 times in the detection.
     error_position_weight: float = 2.0

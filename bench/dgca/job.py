@@ -2,28 +2,31 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Mapping
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
+from types import FrameType
+from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
 
 from bench.dgca import checkpoint
 from bench.dgca.arguments import LATEST, Options
 from bench.dgca.config import DGCAConfig
-from bench.dgca.evaluate import evaluate
-from bench.dgca.interrupt import Interrupt
+from bench.dgca.evaluate import Metrics, evaluate
 from bench.dgca.masking import mask_on_device, mask_through_tokenizer
-from bench.dgca.metrics import Metrics
-from bench.dgca.plan import Job, build_model, describe_recipe, plan_order, wrap
+from bench.dgca.model import DGCA, OPTIMISED, ORIGINAL
 from bench.dgca.progress import Journal
 from bench.dgca.ranks import Ranks, choose_device, join_ranks
 from bench.dgca.rows import DataFile, Order, load_batches, open_data
 from bench.dgca.state import TrainingState, read_random_states, seed_rank, start_training
 from bench.dgca.trainer import (
+    Objective,
     Schedule,
     Unread,
     move_and_mask,
@@ -34,6 +37,97 @@ from bench.dgca.trainer import (
 from bench.dgca.workload import WORKLOAD
 from bench.train_command import TrainingFailed
 from diagnose.workload import WorkloadError
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)  # torchrun sends the second one to its processes
+
+
+@dataclass(frozen=True)
+class Job:
+    """The options, and what they mean on this machine among these processes."""
+
+    options: Options
+    config: DGCAConfig
+    batch_size: int
+    device: torch.device
+    ranks: Ranks
+
+    @property
+    def micro_batch(self) -> int:
+        return self.batch_size // self.options.gradient_accumulation_steps
+
+
+def build_model(job: Job) -> DGCA:
+    forms = OPTIMISED if job.options.form == "optimised" else ORIGINAL
+    if not job.options.apply_prompt:
+        forms = replace(forms, apply_prompt=leave_embeddings)
+    model = DGCA(job.config, forms).to(job.device)
+    # DDP waits for a gradient of every parameter that asks for one.
+    model.prompt.requires_grad_(job.options.apply_prompt)
+    return model
+
+
+def leave_embeddings(embeds: Tensor, block_flag: Tensor, prompts: Tensor) -> Tensor:
+    """Without --apply-prompt the slots keep the embeddings of [CLS] and [SEP]."""
+    return embeds
+
+
+def wrap(job: Job, state: TrainingState) -> nn.Module:
+    assert isinstance(state.model, DGCA)
+    objective = Objective(state.model, job.config)
+    if job.ranks.world == 1:
+        return objective
+    return DistributedDataParallel(
+        objective,
+        device_ids=[job.device.index] if job.device.type == "cuda" else None,
+        bucket_cap_mb=job.options.ddp_bucket_cap_mb,
+        broadcast_buffers=False,  # they are constants
+        gradient_as_bucket_view=True,
+        static_graph=job.options.ddp_static_graph,
+    )
+
+
+def plan_order(job: Job, data: DataFile) -> Order:
+    options = job.options
+    if job.micro_batch == 0:
+        raise WorkloadError(
+            f"--train-batch-size {job.batch_size} cannot be divided into "
+            f"{options.gradient_accumulation_steps} micro-batches; accumulate fewer"
+        )
+    order = Order(
+        rows=len(data),
+        micro_batch=job.micro_batch,
+        accumulation=options.gradient_accumulation_steps,
+        seed=options.seed,
+        rank=job.ranks.rank,
+        world=job.ranks.world,
+    )
+    if order.steps_per_epoch == 0:
+        raise WorkloadError(
+            f"data file {data.name} has {len(data)} rows, fewer than one step of "
+            f"{job.ranks.world} × {job.batch_size}; use a smaller --train-batch-size"
+        )
+    return replace(order, end_step=options.max_steps or options.epochs * order.steps_per_epoch)
+
+
+def describe_recipe(job: Job, order: Order | None, data: DataFile | None) -> checkpoint.Recipe:
+    """What must be the same for a resumed run to end where an uninterrupted one ends."""
+    options = job.options
+    recipe = {"config": asdict(job.config), "apply_prompt": options.apply_prompt}
+    if order is None or data is None:
+        return recipe
+    return recipe | {
+        "form": options.form,
+        "mft": options.mft,
+        "fp16": options.fp16,
+        "seed": options.seed,
+        "learning_rate": options.learning_rate,
+        "steps": order.end_step,
+        "micro_batch": order.micro_batch,
+        "gradient_accumulation_steps": order.accumulation,
+        "processes": job.ranks.world,
+        "device": job.device.type,
+        "training_data": data.fingerprint,
+    }
 
 
 def run(options: Options) -> bool:
@@ -190,3 +284,27 @@ def require_agreement(ranks: Ranks, model: nn.Module) -> None:
 
 def _evaluate(job: Job, state: TrainingState, data: DataFile) -> Metrics:
     return evaluate(state.model, data, job.micro_batch, job.options, job.device, job.ranks)
+
+
+class Interrupt:
+    """Inside the block a signal only raises a flag; training looks at it after each step.
+
+    The first Ctrl-C asks, the second insists.
+    """
+
+    def __init__(self) -> None:
+        self.asked = False
+        self._before: dict[signal.Signals, Any] = {}
+
+    def __enter__(self) -> Interrupt:
+        self._before = {each: signal.signal(each, self._handle) for each in _SIGNALS}
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for each, handler in self._before.items():
+            signal.signal(each, handler)
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        if self.asked:
+            raise KeyboardInterrupt
+        self.asked = True

@@ -7,16 +7,16 @@ No sentence is in two of the files, so that a model is never tested on what it w
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING
 
-from diagnose.commands.arguments import OneSentenceParser, count, count_or_none, hyphenate
+from bench.train_command import FINE, end_with_code, option, parse_options
+from diagnose.commands.arguments import count, count_or_none
 from diagnose.workload import WorkloadError
 
 if TYPE_CHECKING:
@@ -26,20 +26,45 @@ SHARES = {"train": 0.8, "dev": 0.1, "test": 0.1}
 SHORTEST = 8  # three prompts twice leave one character and its mask
 
 
+@dataclass(frozen=True)
+class Options:
+    """What is asked of it."""
+
+    output: Path = option(Path, required=True, metavar="DIR")
+    data: Path | None = option(
+        Path, "your .txt, .tsv or .jsonl; default: a package's", metavar="FILE"
+    )
+    rows: int | None = option(count, "in all three files; default: one per sentence", metavar="N")
+    size: str = option(text="of the model (default: %(default)s)", default="seed", metavar="NAME")
+    length: int | None = option(count, "ids per row (default: that of the size)", metavar="N")
+    seed: int = option(count_or_none, default=42, metavar="N")
+
+
 def main(words: Sequence[str] | None = None) -> int:
-    options = _parse(sys.argv[1:] if words is None else words)
-    try:
+    options = parse_options(
+        Options,
+        words,
+        _require_room,
+        prog="preprocess",
+        description="Make train.pt, dev.pt and test.pt for bench.dgca.train.",
+        example="example: python -m bench.dgca.preprocess --output data --size small\n",
+    )
+
+    def run() -> int:
         for path, rows, sentences in write_files(
             options.output, options.data, options.rows, options.length, options.seed, options.size
         ):
             print(f"{path}: {rows} rows of {sentences} sentences")
-    except WorkloadError as error:
-        print(f"preprocess: {error}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        print("preprocess: interrupted", file=sys.stderr)
-        return 130
-    return 0
+        return FINE
+
+    return end_with_code("preprocess", run, "ask for fewer --rows")
+
+
+def _require_room(options: Options) -> None:
+    if options.length is not None and options.length < SHORTEST:
+        raise WorkloadError(
+            f"--length {options.length} leaves no room for a character; {SHORTEST} at least"
+        )
 
 
 def write_files(
@@ -106,28 +131,6 @@ def split(sentences: Sequence[str], seed: int) -> dict[str, frozenset[str]]:
         "dev": frozenset(order[:dev]),
         "test": frozenset(order[dev : dev + test]),
     }
-
-
-def _parse(words: Sequence[str]) -> argparse.Namespace:
-    parser = OneSentenceParser(
-        prog="preprocess",
-        description="Make train.pt, dev.pt and test.pt for bench.dgca.train.",
-        epilog="example: python -m bench.dgca.preprocess --output data --size small",
-        allow_abbrev=False,
-    )
-    add = parser.add_argument
-    add("--output", type=Path, required=True, metavar="DIR")
-    add("--data", type=Path, metavar="FILE", help="your .txt, .tsv or .jsonl; default: a package's")
-    add("--rows", type=count, metavar="N", help="in all three files; default: one per sentence")
-    add("--size", default="seed", metavar="NAME", help="of the model (default: %(default)s)")
-    add("--length", type=count, metavar="N", help="ids per row (default: that of the size)")
-    add("--seed", type=count_or_none, default=42, metavar="N")
-    options = parser.parse_args(hyphenate(words))
-    if options.length is not None and options.length < SHORTEST:
-        parser.error(
-            f"--length {options.length} leaves no room for a character; {SHORTEST} at least"
-        )
-    return options
 
 
 if __name__ == "__main__":

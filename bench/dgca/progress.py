@@ -14,8 +14,7 @@ from types import TracebackType
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-from bench.dgca.evaluate import describe
-from bench.dgca.metrics import Metrics
+from bench.dgca.evaluate import Metrics, describe
 from diagnose.records.files import write_file
 
 LOG = "log.jsonl"

@@ -17,9 +17,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset, Sampler
+from torch.utils.data import DataLoader, Sampler
 
-from bench.data.tensors import IGNORED, INPUTS
+from bench.data.tensors import IGNORED, INPUTS, SentencePairs
 from bench.dgca.arguments import Options
 from bench.dgca.config import DGCAConfig
 from diagnose.workload import WorkloadError
@@ -50,20 +50,7 @@ class DataFile:
         return len(self.tensors["input_ids"])
 
 
-class ClonedRows(Dataset[dict[str, Tensor]]):
-    """One row at a time, every tensor copied: the way of the original job."""
-
-    def __init__(self, tensors: Mapping[str, Tensor]) -> None:
-        self.tensors = tensors
-
-    def __len__(self) -> int:
-        return len(self.tensors["input_ids"])
-
-    def __getitem__(self, row: int) -> dict[str, Tensor]:
-        return {name: tensor[row].clone() for name, tensor in self.tensors.items()}
-
-
-class BatchedRows(ClonedRows):
+class BatchedRows(SentencePairs):
     """All rows of a batch with one indexing per tensor."""
 
     def __getitems__(self, rows: list[int]) -> dict[str, Tensor]:
@@ -142,7 +129,8 @@ def load_batches(
     """A loader that draws from no random state of the training run."""
     batched = options.form == "optimised"
     return DataLoader(
-        BatchedRows(rows) if batched else ClonedRows(rows),
+        # One row at a time, every tensor copied, is the way of the original job.
+        BatchedRows(rows, "preload") if batched else SentencePairs(rows, "mmap"),
         batch_sampler=order,
         collate_fn=_keep if batched else None,
         num_workers=options.num_workers,

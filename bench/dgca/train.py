@@ -10,28 +10,25 @@ Exit codes: 0 fine, 2 wrong usage or input, 3 could not train, 130 interrupted a
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
 if not __package__:
-    # torchrun puts this folder on the path, where config.py and model.py would hide others' files.
+    # torchrun puts this folder on the path, where model.py and loss.py would hide others' files.
     sys.path[0] = str(Path(__file__).resolve().parents[2])
 
 from bench.dgca import arguments
-from bench.train_command import (
-    COULD_NOT_TRAIN,
-    FINE,
-    INTERRUPTED,
-    end_with_code,
-    explain_failure,
+from bench.train_command import FINE, INTERRUPTED, complain, end_with_code
+
+SAVES_MEMORY = (
+    "use a smaller --train-batch-size, more --gradient-accumulation-steps or a smaller --size"
 )
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    return end_with_code(partial(run, words), explain, _complain)
+    return end_with_code("train", partial(run, words), SAVES_MEMORY)
 
 
 def run(words: Sequence[str] | None) -> int:
@@ -39,22 +36,9 @@ def run(words: Sequence[str] | None) -> int:
     # Imported here: torch and transformers take seconds, and a wrong option needs neither.
     from bench.dgca import job
 
-    finished = job.run(options)
-    return FINE if finished else _complain("interrupted; go on with --resume", INTERRUPTED)
-
-
-def explain(error: Exception) -> str | None:
-    saves_memory = (
-        "use a smaller --train-batch-size, more --gradient-accumulation-steps or a smaller --size"
-    )
-    return explain_failure(error, saves_memory)
-
-
-def _complain(sentence: str, code: int) -> int:
-    # Wrong input is wrong in every process; what fails in one of them is told by that one.
-    if code == COULD_NOT_TRAIN or os.environ.get("RANK", "0") == "0":
-        print(f"train: {sentence}", file=sys.stderr)
-    return code
+    if job.run(options):
+        return FINE
+    return complain("train", "interrupted; go on with --resume", INTERRUPTED)
 
 
 if __name__ == "__main__":

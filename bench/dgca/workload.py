@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from functools import partial
 from random import Random
 
 import torch
 from torch import Tensor, nn
 
 from bench import bert
-from bench.data import confusion, tensors, text, vocabulary
+from bench.data import confusion, tensors, vocabulary
 from bench.dgca.config import GRADIENT_NORM_MOST, DGCAConfig
 from bench.dgca.loss import compute_loss
 from bench.dgca.masking import mask_through_tokenizer, prepare_batch
@@ -18,11 +18,7 @@ from diagnose.workload import Batch, Network, Size, Treatment, Workload
 
 SIZES = {
     # The job of the DGCA-ReLM report: 128.87 million parameters at batch 128 on one 24 GB card.
-    "seed": Size(
-        batch_size=128,
-        sequence_length=128,
-        shape={"layers": 12, "hidden": 768, "heads": 12, "ffn": 3072, "rows": 20000},
-    ),
+    "seed": bert.SIZES["seed"],
     # For a CPU, where the vocabulary dominates: its cost grows with batch x length, that of the
     # prompt loop with batch^2 x length. So a vocabulary of the common characters, and wide
     # batches of short sentences; those of five to seven characters still differ in length.
@@ -71,11 +67,11 @@ def forward(model: nn.Module, batch: Batch) -> Output:
 
 
 def backbone_loss(model: nn.Module, batch: Batch) -> Tensor:
-    return bert.loss(model, _select_plain(batch))
+    return bert.loss(model, {name: batch[name] for name in tensors.PLAIN_INPUTS})
 
 
 def backbone_forward(model: nn.Module, batch: Batch) -> Tensor:
-    return bert.forward(model, _select_plain(batch))
+    return bert.forward(model, {name: batch[name] for name in tensors.PLAIN_INPUTS})
 
 
 def synthetic_batch(size: Size, device: torch.device) -> dict[str, Tensor]:
@@ -93,26 +89,6 @@ def synthetic_batch(size: Size, device: torch.device) -> dict[str, Tensor]:
     return {name: rows[name].to(device) for name in tensors.INPUTS}
 
 
-def map_pairs(size: Size, path: Path | None) -> tensors.SentencePairs:
-    return _open_pairs(size, path, "mmap")
-
-
-def preload_pairs(size: Size, path: Path | None) -> tensors.SentencePairs:
-    return _open_pairs(size, path, "preload")
-
-
-def _open_pairs(size: Size, path: Path | None, hold: tensors.Hold) -> tensors.SentencePairs:
-    assert size.sequence_length is not None
-    rows = size.shape["rows"]
-    vocab = bert.vocabulary_of(size)
-    prepared = tensors.prepare(text.read(path), size.sequence_length, rows, hold, vocab=vocab)
-    return tensors.SentencePairs(prepared, hold)
-
-
-def _select_plain(batch: Batch) -> dict[str, Tensor]:
-    return {name: batch[name] for name in tensors.PLAIN_INPUTS}
-
-
 def treatment() -> Treatment:
     from bench.optimizations.catalogue import TREATMENT
 
@@ -125,7 +101,10 @@ WORKLOAD = Workload(
     model=Network(build=build, loss=loss, forward=forward),
     backbone=Network(build=bert.build, loss=backbone_loss, forward=backbone_forward),
     synthetic_batch=synthetic_batch,
-    datasets={"mmap": map_pairs, "preload": preload_pairs},
+    datasets={
+        "mmap": partial(bert.open_pairs, hold="mmap", names=tensors.INPUTS),
+        "preload": partial(bert.open_pairs, hold="preload", names=tensors.INPUTS),
+    },
     describe_data=bert.describe_data,
     gradient_norm_most=GRADIENT_NORM_MOST,
     treatment=treatment,

@@ -2,25 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.utils.data import Dataset
 
 from bench import bert
 from bench.data.tensors import IGNORED, SEED
-from bench.generation.greedy import GreedyGenerator
-from bench.generation.reader import Reader
-from bench.generation.rows import AnsweredQuestions, collate
+from bench.generation.reader import GreedyGenerator, Reader
 from diagnose.measure.evaluation.directory import hash_questions, read_config
-from diagnose.workload import DataSummary, Generation, Generator, Network, Question, Size, Workload
-
-if TYPE_CHECKING:
-    from diagnose.workload import Treatment
+from diagnose.workload import (
+    DataSummary,
+    Generation,
+    Generator,
+    Network,
+    Question,
+    Size,
+    Treatment,
+    Workload,
+)
 
 Shape = Mapping[str, int]
 # By the name that a size has for it: what a model on disk is like, for the report.
@@ -32,6 +37,10 @@ CONFIG_NAMES = {
     "ffn": "intermediate_size",
     "vocab": "vocab_size",
 }
+# The language model of Qwen2.5-0.5B, which InternVL3-1B has as well.
+QWEN_HALF_BILLION = {"layers": 24, "hidden": 896, "heads": 14, "kv_heads": 2, "ffn": 4864}
+# For tests.
+TINY_LANGUAGE = {"layers": 2, "hidden": 32, "heads": 2, "kv_heads": 1, "ffn": 64}
 # What a job has besides, whatever its model is like.
 JOB_NAMES = ("max_crops", "rows", "new_tokens")
 
@@ -175,3 +184,47 @@ def _describe(family: Family, reader: Reader, size: Size, path: Path | None) -> 
         unit="questions",
         length_unit="tokens",
     )
+
+
+class AnsweredQuestions(Dataset[dict[str, Tensor]]):
+    """One question with its first reference answer per row, encoded when it is asked for."""
+
+    def __init__(
+        self, questions: Sequence[Question], reader: Reader, rows: int, max_crops: int | None
+    ) -> None:
+        self._questions = questions
+        self._reader = reader
+        self._rows = rows
+        self._max_crops = max_crops
+
+    def __len__(self) -> int:
+        return self._rows
+
+    def __getitem__(self, row: int) -> dict[str, Tensor]:
+        question = self._questions[row % len(self._questions)]
+        encoded = self._reader.encode(question, self._max_crops)
+        language = self._reader.language
+        answer = torch.tensor([*language.encode_answer(question.references[0]), language.ends[0]])
+        found = {
+            "input_ids": torch.cat([encoded.input_ids, answer]),
+            "labels": torch.cat([torch.full_like(encoded.input_ids, IGNORED), answer]),
+        }
+        if encoded.pixel_values is not None:
+            found["pixel_values"] = encoded.pixel_values
+        return found
+
+
+def collate(rows: Sequence[dict[str, Tensor]]) -> dict[str, Tensor]:
+    """Padded on the left like the questions; which id pads does not matter where it is masked."""
+    width = max(len(row["input_ids"]) for row in rows)
+
+    def pad(tensors: Sequence[Tensor], value: int) -> Tensor:
+        return torch.stack([F.pad(each, (width - len(each), 0), value=value) for each in tensors])
+
+    batch = {
+        "input_ids": pad([row["input_ids"] for row in rows], 0),
+        "attention_mask": pad([torch.ones_like(row["input_ids"]) for row in rows], 0),
+        "labels": pad([row["labels"] for row in rows], IGNORED),
+    }
+    tiles = [row["pixel_values"] for row in rows if "pixel_values" in row]
+    return {**batch, "pixel_values": torch.cat(tiles)} if tiles else batch

@@ -4,58 +4,29 @@ from __future__ import annotations
 
 from bench.dgca.masking import mask_on_device
 from bench.dgca.model import BEST
-from bench.optimizations.allocator import KEEP_MEMORY
-from bench.optimizations.dgca_data import (
-    DATASET_BATCHED,
-    DATASET_CLONE,
-    DATASET_PRELOAD,
-    LOADER_DROP_LAST,
-    LOADER_PERSISTENT,
-    LOADER_PREFETCH,
-    LOADER_WORKERS,
-)
+from bench.optimizations import dgca_data, dgca_model, training
 from bench.optimizations.dgca_lab import training_trial
-from bench.optimizations.dgca_model import (
-    ALL_TOGETHER,
-    APPLY_PROMPT,
-    DYNAMIC_MASK,
-    GATED_FUSION,
-    HIDDEN_STATES,
-    LABELLED_ONLY,
-)
-from bench.optimizations.training import (
-    FUSED_OPTIMIZER,
-    LOGGING_SYNC,
-    MIXED_PRECISION,
-    TORCH_COMPILE,
-)
 from diagnose.workload import Treatment
 
 OPTIMIZATIONS = (
-    APPLY_PROMPT,
-    DYNAMIC_MASK,
-    GATED_FUSION,
-    DATASET_CLONE,
-    DATASET_PRELOAD,
-    DATASET_BATCHED,
-    LOADER_WORKERS,
-    LOADER_PREFETCH,
-    LOADER_PERSISTENT,
-    LOADER_DROP_LAST,
-    LOGGING_SYNC,
-    TORCH_COMPILE,
-    FUSED_OPTIMIZER,
-    HIDDEN_STATES,
-    MIXED_PRECISION,
-    LABELLED_ONLY,
-    KEEP_MEMORY,
-    ALL_TOGETHER,
+    dgca_model.APPLY_PROMPT,
+    dgca_model.DYNAMIC_MASK,
+    dgca_model.GATED_FUSION,
+    *dgca_data.OPTIMIZATIONS,
+    training.LOGGING_SYNC,
+    training.TORCH_COMPILE,
+    training.FUSED_OPTIMIZER,
+    dgca_model.HIDDEN_STATES,
+    training.MIXED_PRECISION,
+    dgca_model.LABELLED_ONLY,
+    training.KEEP_MEMORY,
+    dgca_model.ALL_TOGETHER,
 )
 TREATMENT = Treatment(
     OPTIMIZATIONS,
     mapped={
-        "original": ALL_TOGETHER.before.trials["training step"],
-        "optimised": ALL_TOGETHER.after.trials["training step"],
+        "original": dgca_model.ALL_TOGETHER.before.trials["training step"],
+        "optimised": dgca_model.ALL_TOGETHER.after.trials["training step"],
     },
     # Every change that is proven equal, also those that the original report left for later.
     best=training_trial(BEST, mask_on_device, fused=True),

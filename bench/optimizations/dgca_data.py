@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset, default_collate
+from torch.utils.data import DataLoader, default_collate
 
 from bench.data import tensors
 from bench.optimizations.dgca_lab import Batch, rows_of
+from bench.optimizations.lab import opened
 from diagnose.workload import Lab, Optimization, Side, Trial
 
 PROVEN_BATCHES = 4
@@ -60,62 +59,28 @@ def _reading(text: str, hold: tensors.Hold, read: Read) -> Side:
         rows = _inputs(lab, hold)
         return read(rows, list(itertools.chain(*_shuffled_batches(lab)[:PROVEN_BATCHES])))
 
-    @contextmanager
-    def trial(lab: Lab) -> Iterator[Trial]:
+    def trial(lab: Lab) -> Trial:
         rows = _inputs(lab, hold)
         batches = itertools.cycle(_shuffled_batches(lab))
-        yield Trial(lambda: read(rows, next(batches)), lab.size.batch_size)
+        return Trial(lambda: read(rows, next(batches)), lab.size.batch_size)
 
-    return Side(text, lambda lab: _per_sample(outcome(lab)), {"batch": trial})
+    return Side(text, lambda lab: _per_sample(outcome(lab)), {"batch": opened(trial)})
 
 
 def _per_sample(batch: Batch) -> dict[str, Tensor]:
     return {f"per sample {name}": each for name, each in batch.items()}
 
 
-DATASET_CLONE = Optimization(
-    key="dataset_clone",
-    title="Do not clone every tensor of a row",
-    before=_reading("clone() of a mapped row", "mmap", _clone_rows),
-    after=_reading("contiguous(), which copies nothing here", "mmap", _view_rows),
-)
-DATASET_PRELOAD = Optimization(
-    key="dataset_preload",
-    title="Preload the data instead of mapping the file",
-    before=_reading("mapped file", "mmap", _view_rows),
-    after=_reading("in memory", "preload", _view_rows),
-)
-DATASET_BATCHED = Optimization(
-    key="dataset_batched",
-    title="Read a batch with one index",
-    before=_reading("row by row, then collate", "preload", _view_rows),
-    after=_reading("one index per tensor", "preload", _index_rows),
-)
-
-
 # --- 5: the loader ---
 
 
-@dataclass(frozen=True)
-class Rows(Dataset[Batch]):
-    """The rows as the job reads them."""
-
-    rows: Batch
-
-    def __len__(self) -> int:
-        return len(self.rows["input_ids"])
-
-    def __getitem__(self, row: int) -> Batch:
-        return {name: each[row] for name, each in self.rows.items()}
-
-
-def _loader(lab: Lab, count: int | None = None, **options: Any) -> DataLoader[Batch]:
+def _loader(lab: Lab, count: int | None = None, **options: Any) -> DataLoader[dict[str, Tensor]]:
     rows = _inputs(lab, "mmap")
     if count is not None:
         rows = {name: each[:count] for name, each in rows.items()}
     generator = torch.Generator().manual_seed(lab.seed)
     return DataLoader(
-        Rows(rows),
+        tensors.SentencePairs(rows, "preload"),  # the rows as they are, not copied
         batch_size=lab.size.batch_size,
         shuffle=True,
         generator=generator,
@@ -131,8 +96,7 @@ def _endless(text: str, **options: Any) -> Side:
         loader = _loader(lab, lab.size.batch_size * PROVEN_BATCHES, drop_last=True, **options)
         return {"sample ids": torch.cat([each["input_ids"].sum(1) for each in loader]).sort()[0]}
 
-    @contextmanager
-    def trial(lab: Lab) -> Iterator[Trial]:
+    def trial(lab: Lab) -> Trial:
         loader = _loader(lab, drop_last=True, **options)
         batches = itertools.chain.from_iterable(itertools.repeat(loader))
         queued = options.get("num_workers", 0) * options.get("prefetch_factor", 2)
@@ -141,9 +105,9 @@ def _endless(text: str, **options: Any) -> Side:
             for _ in range(queued):
                 next(batches)
 
-        yield Trial(lambda: next(batches), lab.size.batch_size, before_slot=use_up_the_queue)
+        return Trial(lambda: next(batches), lab.size.batch_size, before_slot=use_up_the_queue)
 
-    return Side(text, outcome, {"batch": trial})
+    return Side(text, outcome, {"batch": opened(trial)})
 
 
 def _epochs(text: str, extra_rows: int = 0, **options: Any) -> Side:
@@ -156,42 +120,61 @@ def _epochs(text: str, extra_rows: int = 0, **options: Any) -> Side:
         loader = _loader(lab, count(lab), **options)
         return {"sample ids": torch.cat([each["input_ids"].sum(1) for each in loader]).sort()[0]}
 
-    @contextmanager
-    def trial(lab: Lab) -> Iterator[Trial]:
+    def trial(lab: Lab) -> Trial:
         loader = _loader(lab, count(lab), **options)
 
         def epoch() -> None:
             for _ in loader:
                 pass
 
-        yield Trial(epoch, lab.size.batch_size * len(loader))
+        return Trial(epoch, lab.size.batch_size * len(loader))
 
-    return Side(text, outcome, {"epoch": trial})
+    return Side(text, outcome, {"epoch": opened(trial)})
 
 
-LOADER_WORKERS = Optimization(
-    key="loader_workers",
-    title="Load in worker processes",
-    before=_endless("in the training process"),
-    after=_endless("2 workers", num_workers=2, persistent_workers=True),
-)
-LOADER_PREFETCH = Optimization(
-    key="loader_prefetch",
-    title="Prefetch more batches",
-    before=_endless("2 workers, prefetch 2", num_workers=2, prefetch_factor=2),
-    after=_endless("2 workers, prefetch 4", num_workers=2, prefetch_factor=4),
-)
-LOADER_PERSISTENT = Optimization(
-    key="loader_persistent",
-    title="Keep the workers between epochs",
-    before=_epochs("2 workers, started anew every epoch", num_workers=2),
-    after=_epochs("2 workers, kept", num_workers=2, persistent_workers=True),
-)
-LOADER_DROP_LAST = Optimization(
-    key="loader_drop_last",
-    title="Drop the short last batch",
-    before=_epochs("every sample", extra_rows=1),
-    after=_epochs("without the last, short batch", extra_rows=1, drop_last=True),
-    # Fewer samples are read, so the sides are compared by time per sample.
-    claims_equality=False,
+OPTIMIZATIONS = (
+    Optimization(
+        key="dataset_clone",
+        title="Do not clone every tensor of a row",
+        before=_reading("clone() of a mapped row", "mmap", _clone_rows),
+        after=_reading("contiguous(), which copies nothing here", "mmap", _view_rows),
+    ),
+    Optimization(
+        key="dataset_preload",
+        title="Preload the data instead of mapping the file",
+        before=_reading("mapped file", "mmap", _view_rows),
+        after=_reading("in memory", "preload", _view_rows),
+    ),
+    Optimization(
+        key="dataset_batched",
+        title="Read a batch with one index",
+        before=_reading("row by row, then collate", "preload", _view_rows),
+        after=_reading("one index per tensor", "preload", _index_rows),
+    ),
+    Optimization(
+        key="loader_workers",
+        title="Load in worker processes",
+        before=_endless("in the training process"),
+        after=_endless("2 workers", num_workers=2, persistent_workers=True),
+    ),
+    Optimization(
+        key="loader_prefetch",
+        title="Prefetch more batches",
+        before=_endless("2 workers, prefetch 2", num_workers=2, prefetch_factor=2),
+        after=_endless("2 workers, prefetch 4", num_workers=2, prefetch_factor=4),
+    ),
+    Optimization(
+        key="loader_persistent",
+        title="Keep the workers between epochs",
+        before=_epochs("2 workers, started anew every epoch", num_workers=2),
+        after=_epochs("2 workers, kept", num_workers=2, persistent_workers=True),
+    ),
+    Optimization(
+        key="loader_drop_last",
+        title="Drop the short last batch",
+        before=_epochs("every sample", extra_rows=1),
+        after=_epochs("without the last, short batch", extra_rows=1, drop_last=True),
+        # Fewer samples are read, so the sides are compared by time per sample.
+        claims_equality=False,
+    ),
 )

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
 
@@ -19,6 +18,7 @@ from bench.dgca.masking import MaskForm, mask_through_tokenizer, prepare_batch
 from bench.dgca.model import DGCA, ORIGINAL, Forms
 from bench.dgca.state import start_training
 from bench.dgca.trainer import Objective, accumulate_gradients, apply_gradients
+from bench.optimizations.lab import opened
 from diagnose.workload import Lab, OpenTrial, Trial
 
 LEARNING_RATE = 5e-5
@@ -112,12 +112,11 @@ def _gradients(part: nn.Module) -> Tensor:
 def forward_trial(forms: Forms) -> OpenTrial:
     """The forward pass as training runs it, with the graph that backward would need."""
 
-    @contextmanager
-    def trial(lab: Lab) -> Iterator[Trial]:
+    def trial(lab: Lab) -> Trial:
         model, batch = build_model(lab, forms), real_batch(lab)
-        yield Trial(lambda: model(batch), lab.size.batch_size, lambda: list(model.parameters()))
+        return Trial(lambda: model(batch), lab.size.batch_size, lambda: list(model.parameters()))
 
-    return trial
+    return opened(trial)
 
 
 def training_trial(
@@ -128,8 +127,7 @@ def training_trial(
 ) -> OpenTrial:
     """A whole optimiser step of the training script on a resident real batch."""
 
-    @contextmanager
-    def trial(lab: Lab) -> Iterator[Trial]:
+    def trial(lab: Lab) -> Trial:
         model, batch = build_model(lab, forms), real_batch(lab)
         state = start_training(model, LEARNING_RATE, False, fused, lab.device)
         objective = Objective(model, model.config)
@@ -138,6 +136,6 @@ def training_trial(
             accumulate_gradients(objective, [prepare_batch(batch, mask)], state.scaler, False)
             apply_gradients(state, LEARNING_RATE)
 
-        yield Trial(step, lab.size.batch_size)
+        return Trial(step, lab.size.batch_size)
 
-    return trial
+    return opened(trial)

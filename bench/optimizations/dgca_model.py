@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import replace
 
 import torch
@@ -20,6 +19,7 @@ from bench.optimizations.dgca_lab import (
     real_batch,
     training_trial,
 )
+from bench.optimizations.lab import opened
 from diagnose.workload import Condition, Fact, Lab, OpenTrial, Optimization, Side, Trial
 
 MASK_RATE = 0.2
@@ -34,13 +34,11 @@ Step = Callable[[], Tensor]
 def _component(make: Callable[[Lab], tuple[Step, list[Tensor]]]) -> dict[str, OpenTrial]:
     """One part of the model by itself: its forward pass, and forward with backward."""
 
-    @contextmanager
-    def forward(lab: Lab) -> Iterator[Trial]:
+    def forward(lab: Lab) -> Trial:
         step, inputs = make(lab)
-        yield Trial(step, lab.size.batch_size, lambda: inputs)
+        return Trial(step, lab.size.batch_size, lambda: inputs)
 
-    @contextmanager
-    def both(lab: Lab) -> Iterator[Trial]:
+    def both(lab: Lab) -> Trial:
         step, inputs = make(lab)
         weights = torch.ones_like(step())
 
@@ -49,9 +47,9 @@ def _component(make: Callable[[Lab], tuple[Step, list[Tensor]]]) -> dict[str, Op
             for each in inputs:
                 each.grad = None
 
-        yield Trial(train, lab.size.batch_size, lambda: inputs)
+        return Trial(train, lab.size.batch_size, lambda: inputs)
 
-    return {"part, forward": forward, "part, forward and backward": both}
+    return {"part, forward": opened(forward), "part, forward and backward": opened(both)}
 
 
 # --- 1: the prompts ---
@@ -123,13 +121,12 @@ def _mask_side(text: str, form: masking.MaskForm) -> Side:
         masked, mask = form(_ids_with_unknowns(lab), MASK_RATE, generator)
         return {"per sample masked ids": masked, "per sample mask": mask}
 
-    @contextmanager
-    def trial(lab: Lab) -> Iterator[Trial]:
+    def trial(lab: Lab) -> Trial:
         ids = _ids_with_unknowns(lab)
         generator = torch.Generator(lab.device).manual_seed(lab.seed)
-        yield Trial(lambda: form(ids, MASK_RATE, generator), len(ids), lambda: [ids])
+        return Trial(lambda: form(ids, MASK_RATE, generator), len(ids), lambda: [ids])
 
-    return Side(text, outcome, {"mask": trial})
+    return Side(text, outcome, {"mask": opened(trial)})
 
 
 DYNAMIC_MASK = Optimization(

@@ -5,20 +5,19 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 from bench.optimizations.generation_lab import (
     WORKERS,
-    Changes,
     Evaluator,
     InLab,
+    compare,
     compile_obstacle,
     copy_obstacle,
     loader_obstacle,
     open_settings,
     processes_obstacle,
     processes_of,
-    side,
-    side_in_lab,
     token_facts,
     whole_batches,
     workers_here,
@@ -33,6 +32,7 @@ from bench.optimizations.generation_short import (
     on_short_answers,
     with_work_for_loaders,
 )
+from bench.optimizations.lab import Changes
 from diagnose.workload import Fact, Generation, Lab, Optimization, Treatment
 
 # 32 → 48 and 64 in the guide about plans, whatever the size's own batch is.
@@ -111,27 +111,22 @@ def make_treatment(generation: Generation) -> Treatment:
 def _knobs(evaluator: Evaluator) -> list[Knob]:
     """Those that start from the base; each is one setting of it."""
 
-    def knob(
-        key: str,
-        title: str,
-        before: str,
-        after: str,
-        changes: Changes,
-        obstacle: Callable[[Lab], str] = lambda lab: "",
-        facts: Callable[[Lab], Mapping[str, Fact]] | None = None,
-        claims_equality: bool = True,
-    ) -> Knob:
+    def knob(key: str, title: str, before: str, after: str, changes: Changes, **more: Any) -> Knob:
         asked = _asking(evaluator, key)
-        made = Optimization(
-            key=key,
-            title=title,
-            before=side(asked, before, {}),
-            after=side(asked, after, changes),
-            obstacle=obstacle,
-            facts=facts,
-            claims_equality=claims_equality,
-        )
+        made = compare(asked, key, title, (before, {}), (after, changes), **more)
         return Knob(made, lambda lab: changes)
+
+    def limited(limit: int) -> Knob:
+        key, changes = f"tokens_{limit}", {"max_new_tokens": limit}
+        return knob(
+            key,
+            f"At most {limit} new tokens, natural stop",
+            "max_new_tokens=32",
+            f"max_new_tokens={limit}",
+            changes,
+            facts=token_facts(_asking(evaluator, key), {}, changes),
+            claims_equality=False,
+        )
 
     return [
         _larger(evaluator, "batch_half_more", "Batches half as large again", HALF_MORE),
@@ -143,29 +138,16 @@ def _knobs(evaluator: Evaluator) -> list[Knob]:
             "pin_memory=False",
             "pin_memory=True",
             {"pin_memory": True},
-            copy_obstacle,
+            obstacle=copy_obstacle,
         ),
-        *(
-            knob(
-                f"tokens_{limit}",
-                f"At most {limit} new tokens, natural stop",
-                "max_new_tokens=32",
-                f"max_new_tokens={limit}",
-                {"max_new_tokens": limit},
-                facts=token_facts(
-                    _asking(evaluator, f"tokens_{limit}"), {}, {"max_new_tokens": limit}
-                ),
-                claims_equality=False,
-            )
-            for limit in LIMITS
-        ),
+        *map(limited, LIMITS),
         knob(
             "non_blocking",
             "Copy batches without waiting",
             ".to(device)",
             ".to(device, non_blocking=True)",
             {"non_blocking": True},
-            copy_obstacle,
+            obstacle=copy_obstacle,
         ),
         _processes(evaluator),
         knob(
@@ -174,7 +156,7 @@ def _knobs(evaluator: Evaluator) -> list[Knob]:
             "eager",
             "model.compile(), static cache",
             {"compile": True, "static_cache": True},
-            compile_obstacle,
+            obstacle=compile_obstacle,
         ),
     ]
 
@@ -188,16 +170,16 @@ def _asking(evaluator: Evaluator, key: str) -> Evaluator:
 
 def _larger(evaluator: Evaluator, key: str, title: str, factor: float) -> Knob:
     """A multiple of the size's own batch, known only in the lab."""
-    evaluator = _asking(evaluator, key)
 
     def changes(lab: Lab) -> Changes:
         return {"batch_size": int(lab.size.batch_size * factor)}
 
-    made = Optimization(
-        key=key,
-        title=title,
-        before=side(evaluator, "the size's own batch", {}),
-        after=side_in_lab(evaluator, f"{factor:g} times the size's own batch", changes),
+    made = compare(
+        _asking(evaluator, key),
+        key,
+        title,
+        ("the size's own batch", {}),
+        (f"{factor:g} times the size's own batch", changes),
         facts=lambda lab: {"after_batch_size": changes(lab)["batch_size"]},
     )
     return Knob(made, changes)
@@ -205,6 +187,8 @@ def _larger(evaluator: Evaluator, key: str, title: str, factor: float) -> Knob:
 
 def _workers(evaluator: Evaluator) -> Knob:
     """On the base where its batches are enough to load ahead, else on as many single tokens."""
+    enough, workers = with_work_for_loaders(evaluator), workers_here()
+    changes: Changes = {"workers": workers}
 
     def elsewhere(lab: Lab) -> str:
         return loader_obstacle(evaluator, lab)
@@ -212,25 +196,20 @@ def _workers(evaluator: Evaluator) -> Knob:
     def start(lab: Lab) -> Changes:
         return SINGLE_TOKENS if elsewhere(lab) else {}
 
-    def changes(lab: Lab) -> Changes:
-        return {"workers": workers_here()}
-
     def facts(lab: Lab) -> Mapping[str, Fact]:
         where = {"answer_tokens": 1, **ELSEWHERE} if elsewhere(lab) else {}
-        return {"after_workers": workers_here(), "batches": enough.batches(lab), **where}
+        return {"after_workers": workers, "batches": enough.batches(lab), **where}
 
-    enough, workers = with_work_for_loaders(evaluator), workers_here()
     fewer = "" if workers == WORKERS else f", as many as cores; the guide has {WORKERS}"
-    made = Optimization(
-        key="workers_4",
-        title=f"{workers} loader process(es){fewer}",
-        before=side_in_lab(enough, "num_workers=0", start),
-        after=side_in_lab(
-            enough, f"num_workers={workers}", lambda lab: {**start(lab), **changes(lab)}
-        ),
+    made = compare(
+        enough,
+        "workers_4",
+        f"{workers} loader process(es){fewer}",
+        ("num_workers=0", start),
+        (f"num_workers={workers}", lambda lab: {**start(lab), **changes}),
         facts=facts,
     )
-    return Knob(made, changes, elsewhere)
+    return Knob(made, lambda lab: changes, elsewhere)
 
 
 def _processes(evaluator: Evaluator) -> Knob:
@@ -249,11 +228,12 @@ def _processes(evaluator: Evaluator) -> Knob:
             "after_batches": math.ceil(share / lab.size.batch_size),
         }
 
-    made = Optimization(
-        key="processes_2",
-        title="A process for each device, or 2 on the CPU, each with its share of the questions",
-        before=side(evaluator, "1 process", {}),
-        after=side_in_lab(evaluator, "several processes", changes),
+    made = compare(
+        evaluator,
+        "processes_2",
+        "A process for each device, or 2 on the CPU, each with its share of the questions",
+        ("1 process", {}),
+        ("several processes", changes),
         obstacle=processes_obstacle,
         facts=facts,
     )
@@ -293,11 +273,12 @@ def _plan(evaluator: Evaluator, plan: PlanParts, knobs: Mapping[str, Knob]) -> O
         """Without its processes the last plan would be another one."""
         return processes_obstacle(lab) if "processes_2" in plan.parts else ""
 
-    return Optimization(
-        key=plan.key,
-        title=plan.title,
-        before=side(evaluator, "as it was", {}),
-        after=side_in_lab(evaluator, plan.title, changes),
+    return compare(
+        evaluator,
+        plan.key,
+        plan.title,
+        ("as it was", {}),
+        (plan.title, changes),
         claims_equality=False,
         facts=facts,
         obstacle=obstacle,

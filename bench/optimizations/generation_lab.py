@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import cycle, islice
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,12 +20,13 @@ from torch import Tensor
 from bench.optimizations.generation_pass import (
     Answer,
     Pass,
+    Ranks,
     Settings,
     build_config,
     in_order,
     split,
 )
-from bench.optimizations.generation_ranks import Ranks
+from bench.optimizations.lab import Changes, Facts
 from diagnose.workload import (
     Fact,
     Generation,
@@ -32,15 +34,16 @@ from diagnose.workload import (
     Lab,
     OpenGenerator,
     OpenTrial,
+    Optimization,
     Question,
     Side,
     Trial,
 )
 
 PASS = "evaluation pass"
-Changes = Mapping[str, Fact]
 # Some settings are known only in the lab: multiples of its batch, as many as it has devices.
 InLab = Callable[[Lab], Changes]
+Way = tuple[str, Changes | InLab]  # what a side is called, and what it changes of the base
 
 # Both sides of every experiment answer the same questions, and so do a plan and its parts. Three
 # batches are two that are half as large again; 24 are also 12 that are twice as large, and enough
@@ -202,18 +205,22 @@ def open_settings(evaluator: Evaluator, changes: InLab) -> OpenTrial:
     return trial
 
 
-def side_in_lab(evaluator: Evaluator, text: str, changes: InLab) -> Side:
+def side(evaluator: Evaluator, text: str, changes: Changes | InLab) -> Side:
     """One setting: its answers token for token, its scores, and how often each was counted."""
+    in_lab: InLab = changes if callable(changes) else lambda lab: changes
 
     def outcome(lab: Lab) -> Mapping[str, Tensor]:
-        with open_pass(evaluator, lab, changes(lab)) as work:
+        with open_pass(evaluator, lab, in_lab(lab)) as work:
             return as_tensors(work.run(), widest(evaluator, lab))
 
-    return Side(text, outcome, {PASS: open_settings(evaluator, changes)})
+    return Side(text, outcome, {PASS: open_settings(evaluator, in_lab)})
 
 
-def side(evaluator: Evaluator, text: str, changes: Changes) -> Side:
-    return side_in_lab(evaluator, text, lambda lab: changes)
+def compare(
+    evaluator: Evaluator, key: str, title: str, before: Way, after: Way, **more: Any
+) -> Optimization:
+    """One setting against another on the same questions; `more` is the optimisation's own."""
+    return Optimization(key, title, side(evaluator, *before), side(evaluator, *after), **more)
 
 
 def widest(evaluator: Evaluator, lab: Lab) -> int:
@@ -240,9 +247,7 @@ def as_tensors(answers: Mapping[int, Answer], width: int) -> dict[str, Tensor]:
 # --- what is recorded beside the times ---
 
 
-def token_facts(
-    evaluator: Evaluator, before: Changes, after: Changes
-) -> Callable[[Lab], Mapping[str, Fact]]:
+def token_facts(evaluator: Evaluator, before: Changes, after: Changes) -> Facts:
     """How long answers are, how long they may be, and how many references fit."""
 
     def facts(lab: Lab) -> Mapping[str, Fact]:
@@ -274,9 +279,7 @@ def share_within(lengths: Sequence[int], limit: int) -> float:
     return sum(length <= limit for length in lengths) / len(lengths)
 
 
-def padding_facts(
-    evaluator: Evaluator, before: Changes, after: Changes
-) -> Callable[[Lab], Mapping[str, Fact]]:
+def padding_facts(evaluator: Evaluator, before: Changes, after: Changes) -> Facts:
     """The share of the prompt slots of all rows that hold no token."""
 
     def facts(lab: Lab) -> Mapping[str, Fact]:

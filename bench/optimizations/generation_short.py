@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 from bench.optimizations.generation_lab import (
     BATCHES_PER_WORKER,
-    Changes,
     Evaluator,
     bfloat16_obstacle,
+    compare,
     config_facts,
     padding_facts,
     side,
-    side_in_lab,
     token_facts,
     whole_batches,
     workers_here,
 )
-from diagnose.workload import Fact, Lab, Optimization, Side
+from bench.optimizations.lab import Changes, Facts
+from diagnose.workload import Fact, Lab, Optimization
 
 # Single samples against these: the table of the guide about batches.
 BATCHES = (2, 4, 8, 16)
@@ -49,15 +50,16 @@ def _batch(evaluator: Evaluator, size: int) -> Optimization:
         count=lambda lab: on_cpu if lab.device.type == "cpu" else QUESTIONS_OF_BATCHES,
     )
 
-    def make(text: str, batch_size: int, **more: Fact) -> Side:
-        return side(evaluator, text, {**SHORT_ANSWERS, "batch_size": batch_size, **more})
-
-    published = (make("answers cut at each prompt's own length", size, cut_at_own_length=True),)
-    return Optimization(
-        key=f"batch_{size}",
-        title=f"Batches of {size} instead of single samples, answers of {SHORT} tokens",
-        before=make("single samples", 1),
-        after=make(f"batches of {size}", size),
+    single: Changes = {**SHORT_ANSWERS, "batch_size": 1}
+    batched: Changes = {**SHORT_ANSWERS, "batch_size": size}
+    cut: Changes = {**batched, "cut_at_own_length": True}
+    published = (side(evaluator, "answers cut at each prompt's own length", cut),)
+    return compare(
+        evaluator,
+        f"batch_{size}",
+        f"Batches of {size} instead of single samples, answers of {SHORT} tokens",
+        ("single samples", single),
+        (f"batches of {size}", batched),
         published=published if size == PUBLISHED_BATCH else (),
         facts=lambda lab: {
             "before_batch_size": 1,
@@ -74,11 +76,12 @@ def fix_length(evaluator: Evaluator, limit: int) -> Optimization:
     evaluator = replace(evaluator, count=whole_batches(on_cpu=1))
     after: Changes = {**FIXED, "max_new_tokens": limit}
     tokens = token_facts(evaluator, FIXED, after)
-    return Optimization(
-        key=f"fixed_{limit}",
-        title=f"Exactly {limit} new tokens instead of 32",
-        before=side(evaluator, "exactly 32 tokens", FIXED),
-        after=side(evaluator, f"exactly {limit} tokens", after),
+    return compare(
+        evaluator,
+        f"fixed_{limit}",
+        f"Exactly {limit} new tokens instead of 32",
+        ("exactly 32 tokens", FIXED),
+        (f"exactly {limit} tokens", after),
         claims_equality=False,
         facts=lambda lab: {**tokens(lab), **ELSEWHERE},
     )
@@ -86,119 +89,107 @@ def fix_length(evaluator: Evaluator, limit: int) -> Optimization:
 
 def on_short_answers(evaluator: Evaluator) -> list[Optimization]:
     """What happens once per batch, prompt or token."""
-    tokens = replace(evaluator, count=whole_batches(BATCHES_OF_SHORT_ANSWERS))
+    enough = with_work_for_loaders(evaluator)
     batches = replace(evaluator, count=whole_batches(BATCHES_OF_SINGLE_TOKENS))
-
-    def make(
-        key: str,
-        title: str,
-        before: Side,
-        after: Side,
-        answer_tokens: int,
-        facts: Callable[[Lab], Mapping[str, Fact]] = lambda lab: {},
-        obstacle: Callable[[Lab], str] = lambda lab: "",
-        claims_equality: bool = True,
-    ) -> Optimization:
-        return Optimization(
-            key,
-            title,
-            before,
-            after,
-            facts=lambda lab: {"answer_tokens": answer_tokens, **ELSEWHERE, **facts(lab)},
-            obstacle=obstacle,
-            claims_equality=claims_equality,
-        )
-
-    def per_batch(text: str, **changes: Fact) -> Side:
-        return side(batches, text, {**SINGLE_TOKENS, **changes})
-
-    def per_token(text: str, **changes: Fact) -> Side:
-        return side(tokens, text, {**SHORT_ANSWERS, **changes})
-
+    tokens = replace(evaluator, count=whole_batches(BATCHES_OF_SHORT_ANSWERS))
     # Without a cache each token costs all tokens before it, so that it takes some to tell.
-    four = 4
+    four_tokens = {**SHORT_ANSWERS, "max_new_tokens": 4}
+    loads_ahead = {**SINGLE_TOKENS, "workers": workers_here()}
     return [
-        _prefetch(evaluator),
-        make(
+        # With so many batches that one side holds them all no sooner than the other.
+        _elsewhere(
+            enough,
+            loads_ahead,
+            "prefetch_2",
+            "2 batches ahead per loader process (the default)",
+            ("prefetch_factor=1", {"prefetch": 1}),
+            ("prefetch_factor=2", {"prefetch": 2}),
+            lambda lab: {"after_workers": workers_here(), "batches": enough.batches(lab)},
+        ),
+        _elsewhere(
+            batches,
+            SINGLE_TOKENS,
             "config_once",
             "Build GenerationConfig once",
-            per_batch("for each batch"),
-            per_batch("before the loop", config_per_batch=False),
-            1,
+            ("for each batch", {}),
+            ("before the loop", {"config_per_batch": False}),
             config_facts,
         ),
-        make(
+        _elsewhere(
+            batches,
+            SINGLE_TOKENS,
             "log_once",
             "Log the first batch only",
-            per_batch("every batch is logged"),
-            per_batch("the first batch is logged", log_every_batch=False),
-            1,
+            ("every batch is logged", {}),
+            ("the first batch is logged", {"log_every_batch": False}),
             lambda lab: {"batches": batches.batches(lab)},
         ),
-        make(
+        _elsewhere(
+            batches,
+            SINGLE_TOKENS,
             "score_at_once",
             "Score all answers at once",
-            per_batch("sample by sample, between batches"),
-            per_batch("all after the last batch", score_per_sample=False),
-            1,
+            ("sample by sample, between batches", {}),
+            ("all after the last batch", {"score_per_sample": False}),
         ),
         # The base has the cache already: this shows what it saves.
-        make(
+        _elsewhere(
+            tokens,
+            four_tokens,
             "kv_cache",
             "Keep keys and values of earlier tokens",
-            per_token("use_cache=False", max_new_tokens=four, use_cache=False),
-            per_token("use_cache=True", max_new_tokens=four),
-            four,
+            ("use_cache=False", {"use_cache": False}),
+            ("use_cache=True", {}),
         ),
-        make(
+        _elsewhere(
+            tokens,
+            SHORT_ANSWERS,
             "bfloat16",
             "Weights and activations in bfloat16",
-            per_token("float32"),
-            per_token("bfloat16", dtype="bfloat16"),
-            SHORT,
+            ("float32", {}),
+            ("bfloat16", {"dtype": "bfloat16"}),
             obstacle=bfloat16_obstacle,
             claims_equality=False,
         ),
-        make(
+        _elsewhere(
+            batches,
+            SINGLE_TOKENS,
             "sort_by_length",
             "Batches of prompts of similar length",
-            per_batch("in the order of the data"),
-            per_batch("sorted by length", sort_by_length=True),
-            1,
+            ("in the order of the data", {}),
+            ("sorted by length", {"sort_by_length": True}),
             padding_facts(evaluator, {}, {"sort_by_length": True}),
         ),
-        make(
+        _elsewhere(
+            tokens,
+            SHORT_ANSWERS,
             "static_cache",
             "A key-value cache of fixed size",
-            per_token("it grows by a token at a time"),
-            per_token('cache_implementation="static"', static_cache=True),
-            SHORT,
+            ("it grows by a token at a time", {}),
+            ('cache_implementation="static"', {"static_cache": True}),
         ),
     ]
 
 
-def _prefetch(evaluator: Evaluator) -> Optimization:
-    """With so many batches that one side holds them all no sooner than the other."""
-    enough = with_work_for_loaders(evaluator)
-
-    def ahead(count: int) -> Side:
-        return side_in_lab(
-            enough,
-            f"prefetch_factor={count}",
-            lambda lab: {**SINGLE_TOKENS, "workers": workers_here(), "prefetch": count},
-        )
-
-    return Optimization(
-        "prefetch_2",
-        "2 batches ahead per loader process (the default)",
-        ahead(1),
-        ahead(2),
-        facts=lambda lab: {
-            "answer_tokens": 1,
-            "after_workers": workers_here(),
-            "batches": enough.batches(lab),
-            **ELSEWHERE,
-        },
+def _elsewhere(
+    evaluator: Evaluator,
+    start: Changes,
+    key: str,
+    title: str,
+    before: tuple[str, Changes],
+    after: tuple[str, Changes],
+    facts: Facts = lambda lab: {},
+    **more: Any,
+) -> Optimization:
+    """On top of other settings than the base's."""
+    about: Changes = {"answer_tokens": start["max_new_tokens"], **ELSEWHERE}
+    return compare(
+        evaluator,
+        key,
+        title,
+        *((text, {**start, **changes}) for text, changes in (before, after)),
+        facts=lambda lab: {**about, **facts(lab)},
+        **more,
     )
 
 

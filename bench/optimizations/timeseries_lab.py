@@ -10,7 +10,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -18,21 +18,20 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bench.timeseries.epoch import Epoch, gradients, loss_curve, read_parts
-from bench.timeseries.loader import Batch, open_loader
-from bench.timeseries.precision import find_amp_obstacle, use_tf32
+from bench.optimizations.lab import Changes, Facts, Outcome, opened
+from bench.timeseries.epoch import Epoch, gradients, loss_curve, open_epoch, read_parts
 from bench.timeseries.settings import Settings
 from bench.timeseries.training import (
     Trainer,
     accumulate_gradients,
     apply_gradients,
+    find_amp_obstacle,
     make_trainer,
 )
-from bench.timeseries.windows import Windows
-from diagnose.workload import Fact, Lab, OpenTrial, Side, Trial
+from bench.timeseries.windows import Batch, Windows, open_loader
+from diagnose.workload import Fact, Lab, OpenTrial, Trial
 
 EPOCH = "training epoch"
-Changes = Mapping[str, Fact]
 
 # As the published guide had it before; model and sequence are those of the size.
 BASE: Changes = {"batch_size": 128, "workers": 4, "keep_workers": True}
@@ -49,8 +48,7 @@ MOST_CPU_WINDOWS = 512
 MOST_CPU_VALIDATION_WINDOWS = 128
 
 
-@contextmanager
-def open_short_epoch(settings: Settings, lab: Lab) -> Iterator[Epoch]:
+def open_short_epoch(settings: Settings, lab: Lab) -> AbstractContextManager[Epoch]:
     """An epoch of the whole series, or on the CPU of its first windows."""
     parts = read_parts(settings, lab.data)
     if lab.device.type == "cpu":
@@ -59,12 +57,7 @@ def open_short_epoch(settings: Settings, lab: Lab) -> Iterator[Epoch]:
             training=_first(parts.training, MOST_CPU_WINDOWS),
             validation=_first(parts.validation, MOST_CPU_VALIDATION_WINDOWS),
         )
-    epoch = Epoch(settings, lab.device, lab.seed, parts)
-    with use_tf32(settings.tf32):
-        try:
-            yield epoch
-        finally:
-            epoch.close()
+    return open_epoch(settings, lab.device, lab.seed, parts)
 
 
 def _first(windows: Windows, count: int) -> Windows:
@@ -107,12 +100,11 @@ def open_settings(changes: Changes, scope: str = EPOCH) -> OpenTrial:
 def resident_step(changes: Changes, *, graphed: bool = False) -> OpenTrial:
     """A trial of one training step on a batch that stays on the device."""
 
-    @contextmanager
-    def trial(lab: Lab) -> Iterator[Trial]:
+    def make(lab: Lab) -> Trial:
         trainer, batch = _resident(lab, changes, graphed=graphed)
-        yield Trial(lambda: _step(trainer, batch), len(batch[1]))
+        return Trial(lambda: _step(trainer, batch), len(batch[1]))
 
-    return trial
+    return opened(make)
 
 
 def _resident(lab: Lab, changes: Changes, *, graphed: bool) -> tuple[Trainer, Batch]:
@@ -137,7 +129,7 @@ def _step(trainer: Trainer, batch: Batch) -> None:
 # --- what must be equal ---
 
 
-def step_outcome(changes: Changes, *, graphed: bool) -> Callable[[Lab], Mapping[str, Tensor]]:
+def step_outcome(changes: Changes, *, graphed: bool) -> Outcome:
     """The weights after some steps on the resident batch."""
 
     def outcome(lab: Lab) -> Mapping[str, Tensor]:
@@ -150,9 +142,7 @@ def step_outcome(changes: Changes, *, graphed: bool) -> Callable[[Lab], Mapping[
     return outcome
 
 
-def gradient_outcome(
-    changes: Changes, steps: int = PROVEN_STEPS
-) -> Callable[[Lab], Mapping[str, Tensor]]:
+def gradient_outcome(changes: Changes, steps: int = PROVEN_STEPS) -> Outcome:
     def outcome(lab: Lab) -> Mapping[str, Tensor]:
         # Workers are started only where they are what is proven.
         settings = settings_of(lab, ALONE, changes)
@@ -164,7 +154,7 @@ def gradient_outcome(
     return outcome
 
 
-def prediction_outcome(changes: Changes) -> Callable[[Lab], Mapping[str, Tensor]]:
+def prediction_outcome(changes: Changes) -> Outcome:
     """Predictions for the validation part after one epoch: they may differ; it shows how far."""
 
     def outcome(lab: Lab) -> Mapping[str, Tensor]:
@@ -174,12 +164,6 @@ def prediction_outcome(changes: Changes) -> Callable[[Lab], Mapping[str, Tensor]
             return {"per sample predictions": epoch.evaluate()}
 
     return outcome
-
-
-def side(text: str, changes: Changes, *, proves: bool) -> Side:
-    """One setting: proven by gradients where nothing may change, else shown by predictions."""
-    outcome = gradient_outcome(changes) if proves else prediction_outcome(changes)
-    return Side(text, outcome, {EPOCH: open_settings(changes)})
 
 
 # --- what is recorded beside the times ---
@@ -201,11 +185,11 @@ def _cached_curve(
     return loss_curve(settings, device, seed, CURVE_SAMPLES, data)
 
 
-def batch_facts(after: int) -> Callable[[Lab], Mapping[str, Fact]]:
+def batch_facts(after: int) -> Facts:
     return lambda lab: {"before_batch_size": BASE["batch_size"], "after_batch_size": after}
 
 
-def model_facts(changes: Changes) -> Callable[[Lab], Mapping[str, Fact]]:
+def model_facts(changes: Changes) -> Facts:
     """That it is another model, and the work of both."""
 
     def facts(lab: Lab) -> Mapping[str, Fact]:
@@ -231,7 +215,7 @@ def flops_per_sample(lab: Lab, settings: Settings) -> int:
     return 3 * 2 * products * settings.sequence
 
 
-def loader_facts(before: int, after: int) -> Callable[[Lab], Mapping[str, Fact]]:
+def loader_facts(before: int, after: int) -> Facts:
     """What an epoch pays before its first batch arrives, and what was done once before it."""
 
     def facts(lab: Lab) -> Mapping[str, Fact]:
@@ -259,7 +243,7 @@ def _first_batch_seconds(lab: Lab, workers: int) -> float:
     return round(statistics.median(seconds), 4)
 
 
-def compile_facts(changes: Changes) -> Callable[[Lab], Mapping[str, Fact]]:
+def compile_facts(changes: Changes) -> Facts:
     """What torch.compile did in the first epoch, from a cold cache."""
 
     def facts(lab: Lab) -> Mapping[str, Fact]:
@@ -297,15 +281,6 @@ def _fresh_cache(mode: str) -> str:
 
 def amp_obstacle(lab: Lab) -> str:
     return find_amp_obstacle(lab.device, fused_lstm=True)
-
-
-def compile_obstacle(lab: Lab) -> str:
-    if lab.device.type == "cpu" and not (shutil.which("g++") or shutil.which("c++")):
-        return (
-            "torch.compile needs a C++ compiler on the CPU, and there is none; install g++, or "
-            "train without it"
-        )
-    return ""
 
 
 def tf32_obstacle(lab: Lab) -> str:

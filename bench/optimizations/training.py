@@ -1,8 +1,7 @@
-"""Which changes of the training loop are worth a try? Logging, compiling, optimiser, precision."""
+"""Which changes of the training loop are worth a try? Logging, compiling, precision, memory."""
 
 from __future__ import annotations
 
-import shutil
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -12,9 +11,18 @@ import torch
 from torch import Tensor, nn
 
 from bench.dgca.loss import compute_loss
+from bench.dgca.masking import mask_on_device
 from bench.dgca.model import OPTIMISED
-from bench.optimizations.dgca_lab import LEARNING_RATE, build_model, real_batch
+from bench.optimizations.dgca_lab import (
+    LEARNING_RATE,
+    build_model,
+    model_outcome,
+    real_batch,
+    training_trial,
+)
 from bench.optimizations.dgca_model import fusion_inputs
+from bench.optimizations.lab import compiler_obstacle, opened
+from diagnose.measure.machine.allocator import keep_freed_memory, return_large_blocks
 from diagnose.workload import Fact, Lab, OpenTrial, Optimization, Side, Size, Trial
 
 # The loop's own cost does not depend on the model, and shows best on a small one.
@@ -70,12 +78,11 @@ def _logging_side(text: str, run: Callable[[Loop], list[float]]) -> Side:
     def outcome(lab: Lab) -> dict[str, Tensor]:
         return {"losses": torch.tensor(run(Loop(small(lab))))}
 
-    @contextmanager
-    def trial(lab: Lab) -> Iterator[Trial]:
+    def trial(lab: Lab) -> Trial:
         loop = Loop(small(lab))
-        yield Trial(lambda: run(loop), SMALL_BATCH * LOGGED_STEPS)
+        return Trial(lambda: run(loop), SMALL_BATCH * LOGGED_STEPS)
 
-    return Side(text, outcome, {f"{LOGGED_STEPS} training steps": trial})
+    return Side(text, outcome, {f"{LOGGED_STEPS} training steps": opened(trial)})
 
 
 LOGGING_SYNC = Optimization(
@@ -105,12 +112,11 @@ def _compile_side(text: str, wrap: Callable[[nn.Module], Callable[..., Tensor]])
     def outcome(lab: Lab) -> dict[str, Tensor]:
         return {"per sample log-probabilities": wrap(Heads(lab))(*fusion_inputs(lab)).detach()}
 
-    @contextmanager
-    def trial(lab: Lab) -> Iterator[Trial]:
+    def trial(lab: Lab) -> Trial:
         heads, inputs = wrap(Heads(lab)), fusion_inputs(lab)
-        yield Trial(lambda: heads(*inputs), len(inputs[0]), lambda: [inputs[0]])
+        return Trial(lambda: heads(*inputs), len(inputs[0]), lambda: [inputs[0]])
 
-    return Side(text, outcome, {"part, forward": trial})
+    return Side(text, outcome, {"part, forward": opened(trial)})
 
 
 def _compile_facts(lab: Lab) -> dict[str, Fact]:
@@ -124,12 +130,6 @@ def _compile_facts(lab: Lab) -> dict[str, Fact]:
     return {"compile_seconds": round(seconds, 3), "graph_breaks": breaks}
 
 
-def _compile_obstacle(lab: Lab) -> str:
-    if lab.device.type == "cpu" and not (shutil.which("g++") or shutil.which("c++")):
-        return "torch.compile needs a C++ compiler on the CPU, and there is none"
-    return ""
-
-
 TORCH_COMPILE = Optimization(
     key="torch_compile",
     title="Compile the fusion",
@@ -137,7 +137,7 @@ TORCH_COMPILE = Optimization(
     after=_compile_side("torch.compile", lambda heads: torch.compile(heads)),
     tolerance=1e-4,
     facts=_compile_facts,
-    obstacle=_compile_obstacle,
+    obstacle=compiler_obstacle,
 )
 
 
@@ -159,12 +159,11 @@ def _optimizer_side(text: str, *, fused: bool) -> Side:
         optimizer.step()
         return {"parameters": torch.cat([each.detach().reshape(-1) for each in parameters])}
 
-    @contextmanager
-    def trial(lab: Lab) -> Iterator[Trial]:
+    def trial(lab: Lab) -> Trial:
         _, optimizer = make(lab)
-        yield Trial(optimizer.step, lab.size.batch_size)
+        return Trial(optimizer.step, lab.size.batch_size)
 
-    return Side(text, outcome, {"optimiser step": trial})
+    return Side(text, outcome, {"optimiser step": opened(trial)})
 
 
 FUSED_OPTIMIZER = Optimization(
@@ -187,14 +186,13 @@ def _precision_side(text: str, *, low: bool) -> Side:
     def loop(lab: Lab) -> Loop:
         return Loop(small(lab), dtype=_low_precision(lab) if low else None)
 
-    @contextmanager
-    def trial(lab: Lab) -> Iterator[Trial]:
-        yield Trial(loop(lab).step, SMALL_BATCH)
+    def trial(lab: Lab) -> Trial:
+        return Trial(loop(lab).step, SMALL_BATCH)
 
     def outcome(lab: Lab) -> dict[str, Tensor]:
         return {"losses": torch.stack([each.float() for each in loop(lab).step()])}
 
-    trials: dict[str, OpenTrial] = {"training step": trial}
+    trials: dict[str, OpenTrial] = {"training step": opened(trial)}
     return Side(text, outcome, trials)
 
 
@@ -229,4 +227,32 @@ MIXED_PRECISION = Optimization(
     after=_precision_side("autocast", low=True),
     claims_equality=False,
     facts=_precision_facts,
+)
+
+
+# --- freed memory ---
+
+
+def _memory_side(text: str, arrange: Callable[[], bool]) -> Side:
+    @contextmanager
+    def trial(lab: Lab) -> Iterator[Trial]:
+        with training_trial(OPTIMISED, mask_on_device)(lab) as made:
+            # Afterwards as every other measurement has it.
+            yield replace(made, before_slot=arrange, after_slot=keep_freed_memory)
+
+    return Side(text, model_outcome(OPTIMISED), {"training step": trial})
+
+
+def _memory_obstacle(lab: Lab) -> str:
+    if lab.device.type != "cpu":
+        return f"the allocator of {lab.device.type} keeps freed memory by itself"
+    return "" if keep_freed_memory() else "this C library cannot be told to keep freed memory"
+
+
+KEEP_MEMORY = Optimization(
+    key="keep_memory",
+    title="Keep freed memory",
+    before=_memory_side("blocks above 32 MiB go back to the system", return_large_blocks),
+    after=_memory_side("freed memory is kept for the next tensor", keep_freed_memory),
+    obstacle=_memory_obstacle,
 )

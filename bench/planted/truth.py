@@ -1,7 +1,7 @@
 """What is wrong in each planted script, and where? The answers; the scripts are the questions.
 
-Every case is a directory with `slow.py`, and with `fixed.py` where there is something to repair;
-of a healthy case `fixed.py` is what the obvious guess would do. A comment in the script marks the
+Every case is a directory with `slow.py`, and with `fixed.patch` where there is something to
+repair; of a healthy case it is what the obvious guess would do. A comment in the script marks the
 line to change (`# culprit: <cause>`), and a second one the line where its time passes, if that is
 elsewhere (`# cost: <cause>`); a tool that names either is right. Each script prints one line per
 step on standard output, in which the first number with a decimal point is its loss or score.

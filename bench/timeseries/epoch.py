@@ -15,21 +15,19 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from bench.timeseries import importance
-from bench.timeseries.loader import open_loader
-from bench.timeseries.precision import use_tf32
 from bench.timeseries.series import find_target, read
 from bench.timeseries.settings import Settings
 from bench.timeseries.training import (
-    Trainer,
     accumulate_gradients,
     apply_gradients,
     group_batches,
     make_trainer,
     predict_all,
     train,
+    use_tf32,
+    weigh_days,
 )
-from bench.timeseries.windows import Parts, cut
+from bench.timeseries.windows import Parts, cut, open_loader
 
 # Enough to see the shape of a curve, and few enough that each point averages its noise.
 CURVE_POINTS = 16
@@ -59,11 +57,7 @@ class Epoch:
 
     def weigh_days(self) -> Tensor:
         """The mean attention that each day of a validation window gets, on the host."""
-        return importance.weigh_days(self.trainer, self.validation)
-
-    def close(self) -> None:
-        """Worker processes that were kept end with the loader that started them."""
-        del self.training, self.validation
+        return weigh_days(self.trainer, self.validation)
 
     def parameters(self) -> list[Tensor]:
         return list(self.trainer.model.parameters())
@@ -71,15 +65,16 @@ class Epoch:
 
 @contextmanager
 def open_epoch(
-    settings: Settings, device: torch.device, seed: int, data: Path | None = None
+    settings: Settings, device: torch.device, seed: int, parts: Parts
 ) -> Iterator[Epoch]:
     """Ready for step(). TF32 is as the settings say only while it is open."""
-    epoch = Epoch(settings, device, seed, read_parts(settings, data))
+    epoch = Epoch(settings, device, seed, parts)
     with use_tf32(settings.tf32):
         try:
             yield epoch
         finally:
-            epoch.close()
+            # Worker processes that were kept end with the loader that started them.
+            del epoch.training, epoch.validation
 
 
 def loss_curve(
@@ -90,7 +85,7 @@ def loss_curve(
     Point k covers the same windows whatever the batch size is.
     """
     assert samples >= CURVE_POINTS, f"{samples} samples are too few for {CURVE_POINTS} points"
-    with open_epoch(settings, device, seed, data) as epoch:
+    with open_epoch(settings, device, seed, read_parts(settings, data)) as epoch:
         errors: list[Tensor] = []
         seen = 0
         while seen < samples:
@@ -116,21 +111,18 @@ def gradients(
 
     Without dropout: its random numbers are drawn differently by forms that compute the same.
     """
-    with open_epoch(replace(settings, dropout=0.0), device, seed, data) as epoch:
+    exact = replace(settings, dropout=0.0)
+    with open_epoch(exact, device, seed, read_parts(exact, data)) as epoch:
         groups = group_batches(epoch.training, settings.accumulate)
         for group in islice(groups, steps - 1):
             accumulate_gradients(epoch.trainer, group)
             apply_gradients(epoch.trainer)
         accumulate_gradients(epoch.trainer, next(groups))
-        return _read_gradients(epoch.trainer)
+        epoch.trainer.scaler.unscale_(epoch.trainer.optimizer)
+        named = epoch.trainer.model.named_parameters()
+        return {name: each.grad.clone() for name, each in named if each.grad is not None}
 
 
 def read_parts(settings: Settings, data: Path | None = None, target: str | None = None) -> Parts:
     series = read(data)
     return cut(series, find_target(series, target), settings.sequence)
-
-
-def _read_gradients(trainer: Trainer) -> dict[str, Tensor]:
-    trainer.scaler.unscale_(trainer.optimizer)
-    named = trainer.model.named_parameters()
-    return {name: each.grad.clone() for name, each in named if each.grad is not None}

@@ -11,18 +11,27 @@ import hashlib
 import importlib.util
 import io
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import date
+from datetime import date, datetime, timedelta
+from itertools import pairwise
 from pathlib import Path
 
-from bench.timeseries.dates import find_days, name_rows
 from diagnose.workload import WorkloadError
 
 PACKAGE = "vega_datasets"
 _WEATHER = "_data/seattle-weather.csv"
 DEFAULT_TARGET = "temp_max"
 _DELIMITERS = ",;\t"
+_DAY = timedelta(days=1)
+_NAMED_ROWS = 5  # more row numbers than this nobody reads in one sentence
+# A day in its own part of the cell, whatever separates year, month and day; a time may follow.
+_CELL = re.compile(
+    r"(\d{8}|\d+([-/.])\d+\2\d+)(?:[T ]\d{1,2}:\d{2}[\d:.]*(?:Z|[+-]\d{2}:?\d{2})?)?"
+)
+# Unambiguous ways to write a day first; of 01/02/2024 the one that gives consecutive days wins.
+_FORMS = ("%Y-%m-%d", "%Y%m%d", "%d-%m-%Y", "%m-%d-%Y")
 
 
 @dataclass(frozen=True)
@@ -144,3 +153,80 @@ def _read_number(cell: str) -> float | None:
     except ValueError:
         return None
     return value if math.isfinite(value) else None
+
+
+def find_days(
+    columns: Mapping[str, Sequence[str]], rows: Sequence[int], file: str
+) -> tuple[str, tuple[date, ...]]:
+    """The name of the date column and its days: one for each row, ascending, none missing."""
+    best: tuple[int, int] = (0, 0)
+    found: tuple[str, list[date | None]] = ("", [])
+    for name, cells in columns.items():
+        for form in _FORMS:
+            days = [_read_day(cell, form) for cell in cells]
+            score = (sum(day is not None for day in days), _count_consecutive(days))
+            if score > best:
+                best, found = score, (name, days)
+    name, days = found
+    if 2 * best[0] <= len(rows):
+        raise WorkloadError(
+            f"no column of {file} holds dates such as 2024-01-31; give a CSV file with a header "
+            "line, a date column and one row for each day"
+        )
+    for row, cell, day in zip(rows, columns[name], days, strict=True):
+        if day is None:
+            raise WorkloadError(
+                f"row {row} of {file}: '{cell}' in column {name} is not a date like the others; "
+                "correct it or remove the row"
+            )
+    known = [day for day in days if day is not None]
+    _require_every_day_once(known, rows, file)
+    return name, tuple(known)
+
+
+def name_rows(rows: Sequence[int]) -> str:
+    """row 7; or rows 7, 9, 12 and 4 more."""
+    shown = ", ".join(map(str, rows[:_NAMED_ROWS]))
+    rest = len(rows) - _NAMED_ROWS
+    return f"row{'s' if len(rows) > 1 else ''} {shown}" + (f" and {rest} more" if rest > 0 else "")
+
+
+def _read_day(cell: str, form: str) -> date | None:
+    match = _CELL.fullmatch(cell)
+    if match is None:
+        return None
+    try:
+        return datetime.strptime(re.sub("[/.]", "-", match[1]), form).date()
+    except ValueError:
+        return None  # another form, or the 31st of February
+
+
+def _count_consecutive(days: Sequence[date | None]) -> int:
+    return sum(
+        before is not None and day is not None and day - before == _DAY
+        for before, day in pairwise(days)
+    )
+
+
+def _require_every_day_once(days: Sequence[date], rows: Sequence[int], file: str) -> None:
+    steps = [
+        (row, before, day) for row, (before, day) in zip(rows[1:], pairwise(days), strict=True)
+    ]
+    for row, before, day in steps:
+        if day == before:
+            raise WorkloadError(
+                f"row {row} of {file} repeats the day {day}; keep one row for each day"
+            )
+        if day < before:
+            raise WorkloadError(
+                f"row {row} of {file}: {day} comes after {before}; sort the file by date"
+            )
+    gaps = [each for each in steps if each[2] - each[1] > _DAY]
+    if gaps:
+        first_row, before, day = gaps[0]
+        missing = sum((later - earlier).days - 1 for _, earlier, later in gaps)
+        raise WorkloadError(
+            f"{file} lacks {missing} day{'s' if missing > 1 else ''} before "
+            f"{name_rows([row for row, _, _ in gaps])}: row {first_row} is {day}, the row above it "
+            f"{before}; fill the gaps or cut the file there"
+        )

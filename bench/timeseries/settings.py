@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
 from diagnose.workload import Size, WorkloadError
 
-CompileMode = Literal["", "default", "max-autotune"]
-COMPILE_MODES: tuple[CompileMode, ...] = ("", "default", "max-autotune")
+COMPILE_MODES = ("", "default", "max-autotune")
 
 SEQUENCES = (7, 14, 30, 60, 90)  # days that the model looks back
 HIDDEN = (64, 128, 256, 512)

@@ -9,22 +9,54 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
 
 import torch
 from torch import Tensor, nn
+from torch._dynamo.exc import TorchDynamoException
+from torch._dynamo.utils import counters
 
-from bench.timeseries.loader import Batch, open_loader
 from bench.timeseries.model import AttentionRegressor, build_model
-from bench.timeseries.precision import autocast, find_amp_obstacle
 from bench.timeseries.settings import Settings
-from bench.timeseries.windows import Parts
+from bench.timeseries.windows import Batch, Parts, open_loader
 from bench.train_command import TrainingFailed
 from diagnose.workload import WorkloadError
 
 GRADIENT_NORM_MOST = 1.0
 PATIENCE = 20  # epochs without a better validation loss
+
+
+def autocast(device: torch.device, enabled: bool) -> torch.autocast:
+    """float16 on CUDA, where the gradients are scaled for it; bfloat16 elsewhere."""
+    dtype = torch.float16 if device.type == "cuda" else torch.bfloat16
+    return torch.autocast(device.type, dtype=dtype, enabled=enabled)
+
+
+def find_amp_obstacle(device: torch.device, *, fused_lstm: bool) -> str:
+    """Why mixed precision does not work here, or "". Tried, not guessed from the model name."""
+    if device.type != "cpu" or not fused_lstm:
+        return ""
+    try:
+        with torch.no_grad(), autocast(device, True):
+            nn.LSTM(1, 1)(torch.zeros(1, 1, 1))
+    except RuntimeError:
+        # Without AVX-512 oneDNN can only raise; PyTorch does not fall back to its own LSTM.
+        return "oneDNN has no bfloat16 LSTM for this processor (it needs AVX-512)"
+    return ""
+
+
+@contextmanager
+def use_tf32(enabled: bool) -> Iterator[None]:
+    """Whether float32 products may be rounded to TF32: in matrices and in cuDNN's recurrence."""
+    matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
+    before = matmul.allow_tf32, cudnn.allow_tf32
+    matmul.allow_tf32 = cudnn.allow_tf32 = enabled
+    try:
+        yield
+    finally:
+        matmul.allow_tf32, cudnn.allow_tf32 = before
 
 
 @dataclass
@@ -106,11 +138,16 @@ def group_batches(loader: Iterable[Batch], size: int) -> Iterator[list[Batch]]:
 
 def predict_all(trainer: Trainer, loader: Iterable[Batch]) -> Tensor:
     """The scaled predictions for every window, on the host; dropout is off meanwhile."""
-    return collect(trainer, loader, trainer.predict)
+    return _collect(trainer, loader, trainer.predict)
+
+
+def weigh_days(trainer: Trainer, loader: Iterable[Batch]) -> Tensor:
+    """The mean attention that each place of a window gets, the latest day last; on the host."""
+    return _collect(trainer, loader, lambda days: trainer.model.attend(days)[1]).mean(dim=0)
 
 
 @torch.no_grad()
-def collect(trainer: Trainer, loader: Iterable[Batch], ask: Callable[[Tensor], Tensor]) -> Tensor:
+def _collect(trainer: Trainer, loader: Iterable[Batch], ask: Callable[[Tensor], Tensor]) -> Tensor:
     """The answers for all windows, on the host: moved there once at the end, or batch by batch."""
     was_training = trainer.model.training
     trainer.model.eval()
@@ -147,3 +184,30 @@ def fit(
         if epoch - best_epoch >= patience:
             break
     trainer.model.load_state_dict(best_weights)
+
+
+def fall_back_to_eager(trainer: Trainer, batch: Batch) -> str:
+    """Compile by a first pass, forward and backward; what became of it, in one sentence.
+
+    torch.compile itself only wraps: whether there is a compiler, and whether anything could be
+    compiled, shows when a batch arrives.
+    """
+    counters.clear()
+    trainer.model.train()
+    try:
+        accumulate_gradients(trainer, [batch])
+    except TorchDynamoException as error:
+        trainer.predict = trainer.model
+        return f"torch.compile failed, going on without it: {_first_line(str(error))}"
+    finally:
+        trainer.optimizer.zero_grad()
+    graphs = counters["stats"]["unique_graphs"]
+    breaks = counters["graph_break"]
+    told = f"torch.compile, mode {trainer.settings.compile}: {graphs} graphs compiled"
+    if breaks:
+        told += f", {sum(breaks.values())} breaks, the first: {_first_line(next(iter(breaks)))}"
+    return told
+
+
+def _first_line(text: str) -> str:
+    return text.strip().partition("\n")[0]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
@@ -15,12 +14,9 @@ from bench.timeseries.series import find_target, read
 from bench.timeseries.settings import Settings
 from bench.timeseries.training import GRADIENT_NORM_MOST
 from bench.timeseries.windows import Windows
-from diagnose.workload import Batch, DataSummary, Network, Size, Workload
+from diagnose.workload import Batch, DataSummary, Network, Size, Treatment, Workload
 
-if TYPE_CHECKING:
-    from diagnose.workload import Treatment
-
-# What bench/timeseries/features.py makes of the default series.
+# What bench/timeseries/windows.py makes of the default series.
 FEATURES = 35
 SEED = 0
 

@@ -6,15 +6,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from bench.data import vocabulary
 from bench.generation.job import Shape
 from bench.generation.language import CharacterLanguage
 from bench.generation.local_model import guarded, load_language, load_model
 from bench.generation.reader import Reader
-from bench.textgen.generator import make_config as make_text_config
-from bench.vqa.pictures import TiledPictures
+from bench.textgen.workload import make_config as make_text_config
 from bench.vqa.questions import WORDS
 from diagnose.measure.evaluation.directory import read_config
 from diagnose.workload import WorkloadError
@@ -22,6 +21,40 @@ from diagnose.workload import WorkloadError
 MODEL_TYPE = "internvl"
 # Two by two patches become one token.
 DOWNSAMPLING = 0.5
+# Most photographs are 4:3; the size in pixels decides nothing once there are more than a tile's.
+PHOTOGRAPH = (768, 1024)
+
+
+class TiledPictures:
+    """By Pillow: torchvision, which the usual processors need, is not installed."""
+
+    def __init__(self, processor: Any, tokens_per_tile: int, max_crops: int) -> None:
+        self._processor = processor
+        self.tokens_per_tile = tokens_per_tile
+        self._max_crops = max_crops
+
+    def tile(self, image: Path, max_crops: int | None) -> Tensor:
+        from PIL import Image
+
+        try:
+            with Image.open(image) as opened:
+                picture = opened.convert("RGB")
+        # A damaged file fails in any of these ways, depending on where the damage is.
+        except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
+            raise WorkloadError(f"picture {image.name} cannot be read: {error}") from error
+        return self._cut(picture, max_crops)
+
+    def make_tiles(self, max_crops: int | None, generator: torch.Generator) -> Tensor:
+        from PIL import Image
+
+        pixels = torch.randint(256, (*PHOTOGRAPH, 3), generator=generator, dtype=torch.uint8)
+        return self._cut(Image.fromarray(pixels.numpy()), max_crops)
+
+    def _cut(self, picture: Any, max_crops: int | None) -> Tensor:
+        most = self._max_crops if max_crops is None else max_crops
+        cut = self._processor(picture, crop_to_patches=True, max_patches=most, return_tensors="pt")
+        tiles: Tensor = cut["pixel_values"]
+        return tiles
 
 
 def build_model(shape: Shape, directory: Path | None, dtype: torch.dtype) -> nn.Module:

@@ -33,7 +33,7 @@ from diagnose.commands.entry import Progress, describe_machine, positive, whole_
 from diagnose.commands.keep import write
 from diagnose.measure.jobs import import_from_clone
 from diagnose.measure.ranks.job.ends import COULD_NOT_MEASURE, FINE, INTERRUPTED, USAGE
-from diagnose.measure.twins.cases import DIRECTORY, Case, find_lines
+from diagnose.measure.twins.cases import DIRECTORY, REPAIR, Case, find_lines, fixed_script
 from diagnose.measure.twins.timing import ROOT, CouldNotPace, python_words, started, time_twins
 from diagnose.measure.words import one_sentence, without_paths
 from diagnose.records import codec
@@ -301,20 +301,21 @@ def _inside(file: str, case: Case) -> str:
 
 
 def _time(case: Case, said: Answer | None, blocks: int) -> Twins | str:
-    if not case.fixed.exists():
+    if not case.repair.exists():
         return "there is nothing to repair"
     if said is not None and "growth" in case.causes:
         covered = math.ceil(said.steps / (case.block_steps + case.settle_steps))
         blocks = max(blocks, min(MOST_BLOCKS, covered))
     try:
-        slow, fixed = time_twins(
-            [case.slow, case.fixed],
-            ranks=case.ranks,
-            blocks=blocks,
-            block_steps=case.block_steps,
-            settle_steps=case.settle_steps,
-            step_seconds=STEP_SECONDS,
-        )
+        with tempfile.TemporaryDirectory() as folder:
+            slow, fixed = time_twins(
+                [case.slow, fixed_script(case, Path(folder))],
+                ranks=case.ranks,
+                blocks=blocks,
+                block_steps=case.block_steps,
+                settle_steps=case.settle_steps,
+                step_seconds=STEP_SECONDS,
+            )
     except CouldNotPace as error:
         return f"the twins were not timed: {error}"
     return Twins(tuple(slow), tuple(fixed), case.fixed_work, case.block_steps)
@@ -323,7 +324,7 @@ def _time(case: Case, said: Answer | None, blocks: int) -> Twins | str:
 def _complaints(result: CaseResult) -> list[str]:
     """What could not be measured of a case; a healthy script need not have a twin."""
     missing = [result.answer_reason] if result.answer is None else []
-    if result.twins is None and (DIRECTORY / result.name / "fixed.py").exists():
+    if result.twins is None and (DIRECTORY / result.name / REPAIR).exists():
         missing.append(result.twins_reason)
     return missing
 

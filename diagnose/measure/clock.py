@@ -2,7 +2,9 @@
 
 A slot is K consecutive steps of one variant, timed as a whole between two device
 synchronisations. A block is one slot of every variant, in random order: on a shared machine
-only such neighbours can be compared. Raw slots are returned; nothing is thrown away.
+only such neighbours can be compared. Raw slots are returned; nothing is thrown away. Several
+ranks take the same slots together: every slot begins with a barrier, and rank 0 decides how many
+steps a slot has and when it is enough.
 """
 
 from __future__ import annotations
@@ -13,10 +15,20 @@ import random
 import statistics
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
+from diagnose.measure.peers import (
+    ALONE,
+    NO_FAILURE,
+    Describe,
+    Failure,
+    Peers,
+    attempt,
+    raise_shared,
+)
 from diagnose.measure.steady import unsteady_reason
+from diagnose.records.ranks import ByRank
 from diagnose.records.run import Timing
 from diagnose.records.stats import hodges_lehmann
 
@@ -91,12 +103,66 @@ class Timed:
     step: Callable[[], object]
     before_slot: Callable[[], object] = _nothing
     after_slot: Callable[[], object] = _nothing
+    alone: bool = False  # of several ranks only the first works, the others wait idle meanwhile
 
 
 Progress = Callable[[str, int, float], None]  # variant, slots done, seconds per step
 # From the seconds per step in the slots of every variant to what is still missing of each ("" for
 # nothing). Per step, because variants of one block have slots of different numbers of steps.
 StoppingRule = Callable[[Sequence[Sequence[float]]], Sequence[str]]
+
+
+@dataclass
+class Track:
+    """What was seen of one variant; on several ranks the same on each of them, but for starts."""
+
+    variant: Timed
+    steps: int = 1
+    starts: list[float] = field(default_factory=list)  # on this rank's clock
+    blocks: list[list[float]] = field(default_factory=list)  # [block][rank] seconds
+    warmups: list[float] = field(default_factory=list)  # of the slowest rank
+    not_steady: str = ""
+    unmet: str = ""
+    overhead_seconds: float = 0.0
+    step_seconds: list[float] = field(default_factory=list)
+    step_clock: Literal["wall", "device events", "none"] = "none"
+    no_steps: str = ""  # why single steps are not known
+    collections: int = 0
+
+    @property
+    def slowest(self) -> list[float]:
+        """A step of all ranks has ended when the last of them has."""
+        return [max(block) for block in self.blocks]
+
+    @property
+    def by_rank(self) -> ByRank:
+        ranks = len(self.blocks[0]) if self.blocks else 0
+        working = range(1) if self.variant.alone else range(ranks)
+        return tuple(
+            tuple(block[rank] for block in self.blocks) if rank in working else ()
+            for rank in range(ranks)
+        )
+
+    def forget_slots(self) -> None:
+        for seen in (self.starts, self.blocks, self.step_seconds):
+            seen.clear()
+        self.no_steps, self.collections = "", 0
+
+    def timing(self) -> Timing:
+        """The slots of the slowest rank, as they are recorded."""
+        return Timing(
+            steps_per_slot=self.steps,
+            slot_starts=tuple(self.starts),
+            slot_seconds=tuple(self.slowest),
+            warmup_seconds=tuple(self.warmups[-MOST_KEPT_WARMUPS:]),
+            not_steady=self.not_steady,
+            unmet=self.unmet,
+            overhead_seconds=self.overhead_seconds,
+            step_seconds=() if self.no_steps else tuple(self.step_seconds),
+            step_clock="none" if self.no_steps else self.step_clock,
+            step_clock_reason=self.no_steps,
+            gc_collections=self.collections,
+        )
 
 
 def measure(
@@ -108,10 +174,15 @@ def measure(
     least_slot_seconds: float = 0.0,
     stop: StoppingRule | None = None,
     progress: Progress = lambda name, slots, seconds: None,
-) -> list[Timing]:
+    peers: Peers = ALONE,
+    describe: Describe | None = None,
+    on_block: Callable[[Sequence[Track]], None] = lambda tracks: None,
+) -> list[Track]:
     """Time all variants in interleaved blocks until the rule is content, or time is up.
 
-    Without a rule every variant must be precise by itself.
+    Without a rule every variant must be precise by itself. With peers all ranks take the same
+    slots in the same order, the slowest rank counts, and rank 0 decides for all; with `describe`
+    an exception in a step on one rank is a StepFailed on every rank.
     """
     overhead = empty_pair_seconds(timer)
     # Energy wants long slots, but ten of each variant must still fit into the time there is.
@@ -119,29 +190,37 @@ def measure(
     slot_seconds = max(
         effort.slot_seconds, overhead / OVERHEAD_SHARE, min(least_slot_seconds, affordable)
     )
-    distinct = len({id(variant.step) for variant in variants})
-    fair = replace(effort, warmup_limit_seconds=effort.warmup_limit_seconds / distinct)
-    runs: list[_Run] = []
+    run = _Run(timer, peers, describe)
+    tracks: list[Track] = []
+    distinct = [v for i, v in enumerate(variants) if v.step not in [w.step for w in variants[:i]]]
     for variant in variants:
         # A control is the same step again: it is warm, and must have slots of the same length.
-        twin = next((run for run in runs if run.variant.step is variant.step), None)
+        twin = next((each for each in tracks if each.variant.step == variant.step), None)
+        track = Track(variant, overhead_seconds=overhead)
         if twin is None:
-            runs.append(_warm_up_and_calibrate(variant, fair, timer, slot_seconds))
+            run.warm_up(track, effort, effort.warmup_limit_seconds / len(distinct))
+            run.calibrate(track, slot_seconds)
         else:
-            runs.append(twin.again(variant))
+            track.steps, track.warmups = twin.steps, twin.warmups
+            track.not_steady = twin.not_steady
+        tracks.append(track)
     order = random.Random(seed)
     began = timer.now()
     while True:
-        for run in order.sample(runs, len(runs)):
-            run.time_one_slot()
-            progress(run.variant.name, len(run.seconds), run.seconds[-1] / run.steps)
+        for track in order.sample(tracks, len(tracks)):
+            seconds = run.take_slot(track)
+            progress(track.variant.name, len(track.blocks), seconds / track.steps)
         if stop:
-            unmet = stop([[each / run.steps for each in run.seconds] for run in runs])
+            unmet = stop([[each / track.steps for each in track.slowest] for track in tracks])
         else:
-            unmet = [_unmet(run.seconds, effort) for run in runs]
+            unmet = [find_unmet(track.slowest, effort) for track in tracks]
+        for track, reason in zip(tracks, unmet, strict=True):
+            track.unmet = reason
         exhausted = timer.now() - began >= effort.limit_seconds
-        if not any(unmet) or exhausted or len(runs[0].seconds) >= MOST_BLOCKS:
-            return [run.timing(reason, overhead) for run, reason in zip(runs, unmet, strict=True)]
+        on_block(tracks)
+        enough = not any(unmet) or exhausted or len(tracks[0].blocks) >= MOST_BLOCKS
+        if peers.broadcast(enough):
+            return tracks
 
 
 def empty_pair_seconds(timer: Timer) -> float:
@@ -155,125 +234,7 @@ def empty_pair_seconds(timer: Timer) -> float:
     return statistics.median(pairs)
 
 
-def _warm_up_and_calibrate(
-    variant: Timed, effort: Effort, timer: Timer, slot_seconds: float
-) -> _Run:
-    values, not_steady = _warm_up(variant, effort, timer)
-    run = _Run(variant, timer, values, not_steady)
-    # From one step on: the warm-up's rate may be a wrong guess, a timed slot is not. A slot too
-    # short to extrapolate from grows tenfold at the most.
-    while (seconds := run.time_one_slot()) < slot_seconds:
-        missing = CALIBRATION_MARGIN * slot_seconds / max(seconds, slot_seconds / 10)
-        run.steps = math.ceil(run.steps * missing)
-    run.forget_slots()
-    return run
-
-
-def _warm_up(variant: Timed, effort: Effort, timer: Timer) -> tuple[list[float], str]:
-    values: list[float] = []
-    footprints: list[int | None] = []
-    began = timer.now()
-    variant.before_slot()
-    while True:
-        timer.synchronize()
-        start = timer.now()
-        variant.step()
-        timer.synchronize()
-        values.append(timer.now() - start)
-        footprints.append(timer.footprint())
-        elapsed = timer.now() - began
-        exhausted = elapsed >= effort.warmup_limit_seconds
-        enough = elapsed >= effort.warmup_seconds and len(values) >= effort.warmup_steps
-        if not enough and not exhausted:
-            continue
-        reason = unsteady_reason(values, footprints, effort.window)
-        if not reason or exhausted:
-            variant.after_slot()
-            return values, reason
-
-
-class _Run:
-    """The slots of one variant while they are being taken."""
-
-    def __init__(
-        self, variant: Timed, timer: Timer, warmups: Sequence[float], not_steady: str
-    ) -> None:
-        self.variant = variant
-        self.steps = 1
-        self.seconds: list[float] = []
-        self._timer = timer
-        self._warmups = warmups
-        self._not_steady = not_steady
-        self.forget_slots()
-
-    def again(self, variant: Timed) -> _Run:
-        """A run of the same step under another name."""
-        run = _Run(variant, self._timer, self._warmups, self._not_steady)
-        run.steps = self.steps
-        return run
-
-    def forget_slots(self) -> None:
-        self.seconds.clear()
-        self._starts: list[float] = []
-        self._step_seconds: list[float] = []
-        self._steps_timed = True
-        self._collections = 0
-
-    def time_one_slot(self) -> float:
-        timer, step = self._timer, self.variant.step
-        stamps: list[object] = []
-        self.variant.before_slot()
-        with _garbage_collection_off() as collections:
-            timer.synchronize()
-            start = timer.now()
-            if self.steps <= MOST_STAMPED_STEPS:
-                stamps.append(timer.stamp())
-                for _ in range(self.steps):
-                    step()
-                    stamps.append(timer.stamp())
-            else:
-                for _ in range(self.steps):
-                    step()
-            timer.synchronize()
-            seconds = timer.now() - start
-        self._collections += collections()
-        self.variant.after_slot()
-        self.seconds.append(seconds)
-        self._starts.append(start)
-        self._keep_steps(stamps)
-        return seconds
-
-    def _keep_steps(self, stamps: Sequence[object]) -> None:
-        between = self._timer.between(stamps) if stamps else None
-        if between is None:
-            self._steps_timed = False
-        else:
-            self._step_seconds.extend(between)
-
-    def timing(self, unmet: str, overhead: float) -> Timing:
-        stamped = self.steps <= MOST_STAMPED_STEPS
-        if not self._steps_timed:
-            reason = (
-                "this device's events carry no time"
-                if stamped
-                else f"slots of more than {MOST_STAMPED_STEPS} steps are timed as a whole"
-            )
-        return Timing(
-            steps_per_slot=self.steps,
-            slot_starts=tuple(self._starts),
-            slot_seconds=tuple(self.seconds),
-            warmup_seconds=tuple(self._warmups[-MOST_KEPT_WARMUPS:]),
-            not_steady=self._not_steady,
-            unmet=unmet,
-            overhead_seconds=overhead,
-            step_seconds=tuple(self._step_seconds) if self._steps_timed else (),
-            step_clock=self._timer.step_clock if self._steps_timed else "none",
-            step_clock_reason="" if self._steps_timed else reason,
-            gc_collections=self._collections,
-        )
-
-
-def _unmet(seconds: Sequence[float], effort: Effort) -> str:
+def find_unmet(seconds: Sequence[float], effort: Effort) -> str:
     """Which stopping condition is still open; precision is judged last, by width alone."""
     if len(seconds) < effort.fewest_slots:
         return f"only {len(seconds)} of {effort.fewest_slots} slots"
@@ -287,9 +248,122 @@ def _unmet(seconds: Sequence[float], effort: Effort) -> str:
     return ""
 
 
+class _Run:
+    """Slots and warm-ups that every rank takes together."""
+
+    def __init__(self, timer: Timer, peers: Peers, describe: Describe | None) -> None:
+        self._timer = timer
+        self._peers = peers
+        self._describe = describe
+
+    def warm_up(self, track: Track, effort: Effort, limit_seconds: float) -> None:
+        variant, timer = track.variant, self._timer
+        began = timer.now()
+        footprints: list[int | None] = []
+        failure = self._attempt(variant, variant.before_slot)
+        seconds = 0.0
+
+        def time_step() -> None:
+            nonlocal seconds
+            with _garbage_collection_off():
+                timer.synchronize()
+                start = timer.now()
+                variant.step()
+                timer.synchronize()
+                seconds = timer.now() - start
+
+        ended = False
+        while not ended:
+            self._peers.at(f"warm-up of '{variant.name}'")
+            if failure == NO_FAILURE:
+                failure = self._attempt(variant, time_step)
+            footprints.append(timer.footprint())
+            track.warmups.append(max(self._exchange(seconds, failure)))
+            elapsed = timer.now() - began
+            enough = elapsed >= effort.warmup_seconds and len(track.warmups) >= effort.warmup_steps
+            reason = unsteady_reason(track.warmups, footprints, effort.window)
+            verdict = [elapsed >= limit_seconds or (enough and not reason), reason]
+            ended, track.not_steady = self._peers.broadcast(verdict)
+        self._attempt(variant, variant.after_slot)
+
+    def calibrate(self, track: Track, slot_seconds: float) -> None:
+        """As many steps as fill a slot: the warm-up's rate may be a wrong guess, a slot is not."""
+        while True:
+            seconds = self.take_slot(track)
+            # A slot too short to extrapolate from grows tenfold at the most.
+            growth = CALIBRATION_MARGIN * slot_seconds / max(seconds, slot_seconds / 10, 1e-9)
+            wanted = track.steps if seconds >= slot_seconds else math.ceil(track.steps * growth)
+            agreed = self._peers.broadcast(wanted)
+            if agreed == track.steps:
+                track.forget_slots()
+                return
+            track.steps = agreed
+
+    def take_slot(self, track: Track) -> float:
+        """One slot on every rank that works; returns the slowest rank's seconds."""
+        variant = track.variant
+        self._peers.at(f"step '{variant.name}'")
+        failure = self._attempt(variant, variant.before_slot)
+        self._peers.barrier()
+        start = seconds = 0.0
+
+        def time_steps() -> None:
+            nonlocal start, seconds
+            start, seconds = self._time(track)
+            variant.after_slot()
+
+        if failure == NO_FAILURE:
+            failure = self._attempt(variant, time_steps)
+        track.starts.append(start)
+        track.blocks.append(self._exchange(seconds, failure))
+        return max(track.blocks[-1])
+
+    def _time(self, track: Track) -> tuple[float, float]:
+        """Start and seconds of one slot; single steps are stamped where they are few."""
+        timer, step = self._timer, track.variant.step
+        stamps: list[object] = []
+        if self._peers is not ALONE:
+            track.no_steps = "slots of several ranks are timed as a whole"
+        elif track.steps > MOST_STAMPED_STEPS:
+            track.no_steps = f"slots of more than {MOST_STAMPED_STEPS} steps are timed as a whole"
+        stamped = not track.no_steps
+        with _garbage_collection_off() as collections:
+            timer.synchronize()
+            start = timer.now()
+            if stamped:
+                stamps.append(timer.stamp())
+                for _ in range(track.steps):
+                    step()
+                    stamps.append(timer.stamp())
+            else:
+                for _ in range(track.steps):
+                    step()
+            timer.synchronize()
+            seconds = timer.now() - start
+        track.collections += collections()
+        between = timer.between(stamps) if stamped else ()
+        if between is None:
+            track.no_steps = "this device's events carry no time"
+        else:
+            track.step_seconds += between
+            track.step_clock = timer.step_clock
+        return start, seconds
+
+    def _attempt(self, variant: Timed, work: Callable[[], object]) -> Failure:
+        """Do the work, if it is this rank's."""
+        if variant.alone and self._peers.rank != 0:
+            return NO_FAILURE
+        return attempt(work, self._describe)
+
+    def _exchange(self, seconds: float, failure: Failure) -> list[float]:
+        told = self._peers.gather_objects([seconds, failure])
+        raise_shared([each[1] for each in told])
+        return [each[0] for each in told]
+
+
 @contextmanager
 def _garbage_collection_off() -> Iterator[Callable[[], int]]:
-    """A collection inside a slot would be charged to whichever step it hits."""
+    """A collection inside a slot would be charged to whichever step it hits, on every rank."""
 
     def collections() -> int:
         return sum(generation["collections"] for generation in gc.get_stats())

@@ -85,7 +85,7 @@ def measure_plan(
         ENERGY_PERIODS_PER_SLOT * energy_period_seconds * bool(context.effort.slot_seconds)
     )
     primed = [_prime(context.device, variant) for variant in plan.variants]
-    timings = measure(
+    tracks = measure(
         [Timed(v.name, v.step, v.before_slot, v.after_slot) for v in plan.variants],
         context.effort,
         context.device,
@@ -93,7 +93,7 @@ def measure_plan(
         least_slot_seconds=energy_slot,
         progress=progress,
     )
-    measurements = _record(plan, primed, timings, context.device)
+    measurements = _record(plan, primed, [track.timing() for track in tracks], context.device)
     return StageResult(key, title, "done", measurements=measurements, notes=tuple(plan.notes))
 
 

@@ -10,18 +10,28 @@ from contextlib import contextmanager
 from pathlib import Path
 
 
+def write_bytes(path: Path, content: bytes | memoryview) -> None:
+    """Old content or new content, never half of one; no leftovers on failure."""
+    write_file(path, lambda part: part.write_bytes(content))
+
+
 def write_file(path: Path, write: Callable[[Path], object]) -> None:
     """Whole or not at all; `write` fills a temporary neighbour that then takes the name."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
+    # The prefix is what .gitignore knows.
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=".tmp-")
     os.close(handle)
+    part = Path(name)
     try:
-        write(Path(name))
-        flush(Path(name))
-        os.replace(name, path)
+        write(part)
+        # mkstemp makes the file private; a report is for whoever may read the directory.
+        part.chmod(0o644)
+        flush(part)
+        os.replace(part, path)
+        flush(path.parent)
     finally:
         # After the rename there is nothing left to remove; after any failure there is.
-        Path(name).unlink(missing_ok=True)
+        part.unlink(missing_ok=True)
 
 
 @contextmanager
@@ -43,6 +53,9 @@ def new_folder(path: Path) -> Iterator[Path]:
 
 
 def flush(path: Path) -> None:
-    """Down to the disk: a rename must not overtake the content."""
-    with path.open("rb") as file:
-        os.fsync(file.fileno())
+    """Down to the disk, a file or a directory: a rename must not overtake the content."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -5,16 +5,19 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from bench.data import confusion, tensors, vocabulary
-from bench.data.candidates import list_candidates
+from bench.data.confusion import list_candidates
 from bench.data.tensors import SentencePairs, cache_path, make_pairs, prepare, summarize, to_tensors
 from bench.data.text import Corpus
 from diagnose.workload import WorkloadError
+from tests.support.cli import ROOT
 
 CLEAN = Corpus("clean.txt", "c" * 64, sentences=("今天天气好", "我们去看山水", "他说得很对"))
 PAIRS = Corpus("pairs.tsv", "p" * 64, pairs=(("今田", "今天"), ("好", "好"), ("a" * 40, "b" * 40)))
@@ -42,12 +45,6 @@ def test_a_row_is_what_it_is_by_hand() -> None:
     assert made["block_flag"].tolist() == [[1, 1, 1, 0, 0, 1, 1, 1] + [0] * 8]
     assert made["error_labels"].tolist() == [[-100] * 3 + [0, 1] + [-100] * 11]
     assert {made[name].dtype for name in tensors.PLAIN_INPUTS} == {torch.int64}
-
-
-def test_the_second_prompt_moves_with_the_length_of_the_sentence() -> None:
-    made = to_tensors([("今", "今"), ("今天天", "今天天")], 16)
-    places = [row.nonzero().flatten().tolist() for row in made["block_flag"]]
-    assert places == [[0, 1, 2, 4, 5, 6], [0, 1, 2, 6, 7, 8]]
 
 
 def test_a_place_and_its_mask_carry_the_candidates_of_the_source_character() -> None:
@@ -86,26 +83,12 @@ def test_only_the_tensors_asked_for_are_held() -> None:
         assert list(SentencePairs(made, hold)[0]) == ["input_ids", "attention_mask", "labels"]
 
 
-def test_labels_follow_the_rule_of_the_original() -> None:
-    """Its rule: the whole target sequence, ignored where the input shows the answer already."""
-    source, target = "今田x气", "今天x气"
-    made = to_tensors([(source, target)], 32)
-    prompted = [101] * 3 + vocabulary.encode(source) + [102] * 3
-    whole = torch.tensor(prompted + vocabulary.encode(target) + [0] * 18)
-    expected = torch.where(made["input_ids"][0] == whole, -100, whole)
-    assert torch.equal(made["labels"][0], expected)
-
-
-def test_a_long_sentence_fills_the_row_exactly() -> None:
-    made = to_tensors([("天" * 200, "天" * 200)], 128)
+def test_a_sentence_is_cut_to_its_half_of_the_row_and_errors_beyond_do_not_count() -> None:
+    made = to_tensors([("天" * 199 + "田", "天" * 200)], 128)
     assert made["attention_mask"].sum() == 128
     assert (made["input_ids"] == vocabulary.MASK).sum() == 61
     assert (made["labels"] != -100).sum() == 61
     assert made["characters"].tolist() == [200]
-
-
-def test_an_error_beyond_the_cut_is_no_error_of_the_row() -> None:
-    made = to_tensors([("天" * 10 + "田", "天" * 10 + "天")], 16)
     assert made["erroneous"].tolist() == [False]
 
 
@@ -114,41 +97,29 @@ def test_a_length_without_room_is_refused() -> None:
         to_tensors([("天", "天")], 7)
 
 
-def test_a_small_corpus_is_copied_with_errors_of_its_own() -> None:
+def test_a_small_corpus_is_repeated_with_errors_of_its_own_and_pairs_as_they_are() -> None:
     made = make_pairs(CLEAN, 60)
-    assert len(made) == 60
-    assert {target for _, target in made} == set(CLEAN.sentences)
     for sentence in CLEAN.sentences:
         copies = [source for source, target in made if target == sentence]
         assert len(copies) == 20
         assert len(set(copies)) > 5
     assert made == make_pairs(CLEAN, 60)
     assert made != make_pairs(CLEAN, 60, seed=43)
+    given = make_pairs(PAIRS, 7)
+    assert len(given) == 7
+    assert set(given) == set(PAIRS.pairs)
 
 
-def test_a_large_corpus_gives_distinct_sentences() -> None:
-    assert len({target for _, target in make_pairs(CLEAN, 2)}) == 2
-
-
-def test_given_pairs_are_repeated_as_they_are() -> None:
-    made = make_pairs(PAIRS, 7)
-    assert len(made) == 7
-    assert set(made) == set(PAIRS.pairs)
-
-
-def test_mapped_and_preloaded_rows_are_identical() -> None:
-    mapped = SentencePairs(prepare(CLEAN, 32, 20, "mmap"), "mmap")
-    preloaded = SentencePairs(prepare(CLEAN, 32, 20, "preload"), "preload")
+def test_mapped_rows_are_copies_of_the_preloaded_ones() -> None:
+    mapped, preloaded = (
+        SentencePairs(prepare(CLEAN, 32, 20, hold), hold) for hold in ("mmap", "preload")
+    )
     assert len(mapped) == len(preloaded) == 20
     for row in range(20):
         assert list(mapped[row]) == list(tensors.INPUTS)
         for name, tensor in mapped[row].items():
             assert torch.equal(tensor, preloaded[row][name])
-
-
-def test_a_mapped_row_is_a_copy_and_a_preloaded_one_is_not() -> None:
-    for hold, shared in (("mmap", False), ("preload", True)):
-        rows = SentencePairs(prepare(CLEAN, 32, 4, hold), hold)  # type: ignore[arg-type]
+    for rows, shared in ((mapped, False), (preloaded, True)):
         storage = rows.tensors["labels"].untyped_storage().data_ptr()
         assert (rows[0]["labels"].untyped_storage().data_ptr() == storage) is shared
 
@@ -177,14 +148,6 @@ def test_whatever_changes_the_content_changes_the_name(monkeypatch: pytest.Monke
     assert len(names) == 7
 
 
-def truncate(path: Path) -> None:
-    os.truncate(path, path.stat().st_size // 2)
-
-
-def empty(path: Path) -> None:
-    os.truncate(path, 0)
-
-
 def flip_a_bit(path: Path) -> None:
     content = bytearray(path.read_bytes())
     # In the middle of a tensor: torch alone would load it without complaint.
@@ -193,18 +156,22 @@ def flip_a_bit(path: Path) -> None:
     path.write_bytes(content)
 
 
-def drop_a_tensor(path: Path) -> None:
-    torch.save({"input_ids": torch.zeros(8, 32)}, path)
-
-
-@pytest.mark.parametrize("damage", [truncate, empty, flip_a_bit, drop_a_tensor])
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda path: os.truncate(path, path.stat().st_size // 2),
+        lambda path: os.truncate(path, 0),
+        flip_a_bit,
+        lambda path: torch.save({"input_ids": torch.zeros(8, 32)}, path),
+    ],
+    ids=["truncated", "empty", "flipped", "lacking"],
+)
 @pytest.mark.parametrize("hold", ["mmap", "preload"])
 def test_a_damaged_file_is_built_again(
-    damage: object, hold: tensors.Hold, capsys: pytest.CaptureFixture[str]
+    damage: Callable[[Path], object], hold: tensors.Hold, capsys: pytest.CaptureFixture[str]
 ) -> None:
     whole = {name: t.clone() for name, t in prepare(CLEAN, 32, 8, "preload").items()}
     path = cache_path(CLEAN, 32, 8)
-    assert callable(damage)
     damage(path)
     again = prepare(CLEAN, 32, 8, hold)
     assert all(torch.equal(again[name], tensor) for name, tensor in whole.items())
@@ -225,20 +192,10 @@ print(prepare(CLEAN, 32, 2000, "mmap")["input_ids"].sum().item())
 
 
 def test_two_processes_may_build_the_same_file_at_once(cache: Path) -> None:
-    children = [
-        subprocess.Popen(
-            [sys.executable, "-c", BUILD_WHEN_TOLD],
-            cwd=Path(__file__).parents[2],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for _ in range(2)
-    ]
-    for child in children:
-        assert child.stdout is not None
-        assert child.stdout.readline() == "ready\n"
+    words = [sys.executable, "-c", BUILD_WHEN_TOLD]
+    pipes: dict[str, Any] = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+    children = [subprocess.Popen(words, cwd=ROOT, text=True, **pipes) for _ in range(2)]
+    assert [child.stdout.readline() for child in children if child.stdout] == ["ready\n"] * 2
     for child in children:
         assert child.stdin is not None
         child.stdin.write("go\n")
@@ -252,25 +209,18 @@ def test_two_processes_may_build_the_same_file_at_once(cache: Path) -> None:
 def test_a_cache_that_cannot_be_written_says_what_to_do(
     cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    blocked = cache / "a file, not a folder"
-    blocked.touch()
-    monkeypatch.setenv("DIAGNOSE_CACHE", str(blocked))
-    with pytest.raises(WorkloadError) as caught:
-        prepare(CLEAN, 32, 8, "mmap")
-    assert str(caught.value) == (
-        f"the prepared data cannot be kept in {blocked / 'data'}: Not a directory; "
-        "set DIAGNOSE_CACHE to a folder with room that you may write to"
-    )
-
-
-def test_a_failed_write_leaves_nothing_behind(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "replace", fail)
     with pytest.raises(WorkloadError, match="No space left on device"):
         prepare(CLEAN, 32, 8, "mmap")
-    assert list((cache / "data").iterdir()) == []
+    assert list((cache / "data").iterdir()) == [], "nothing is left behind"
+    blocked = cache / "a file, not a folder"
+    blocked.touch()
+    monkeypatch.setenv("DIAGNOSE_CACHE", str(blocked))
+    with pytest.raises(WorkloadError, match="Not a directory; set DIAGNOSE_CACHE to a folder"):
+        prepare(CLEAN, 32, 8, "mmap")
 
 
 def test_the_summary_counts_what_is_there() -> None:
@@ -281,13 +231,6 @@ def test_the_summary_counts_what_is_there() -> None:
     assert summary.length_quantiles == {"p10": 1.0, "p50": 2.0, "p90": 40.0, "max": 40.0}
     # Rows of 2, 1 and 5 characters fill 10, 8 and 16 of 16 places.
     assert summary.padding_share == pytest.approx(1 - (10 + 8 + 16) / 48)
-
-
-def test_the_summary_tells_generated_errors() -> None:
-    summary = summarize(CLEAN, 32, 100)
-    assert summary.description == "clean.txt, generated errors"
-    assert (summary.sentences, summary.rows) == (3, 100)
-    assert 60 < summary.erroneous_rows < 100
 
 
 def test_rows_of_a_small_vocabulary_stay_inside_it() -> None:

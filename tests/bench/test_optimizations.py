@@ -1,20 +1,18 @@
-"""The catalogue at tiny size: what must be equal is equal, what was published wrong is wrong."""
+"""The catalogues at tiny size: what must be equal is equal, what was published wrong is wrong."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
 
-from bench.dgca.workload import SIZES
-from bench.optimizations.catalogue import OPTIMIZATIONS
+from diagnose.measure.jobs import load
 from diagnose.measure.optimize.experiment import prove
-from diagnose.workload import Condition, Lab, Optimization
+from diagnose.workload import Condition, Lab, Optimization, Treatment
 
-# Compiling takes half a minute and is tried by the experiment itself.
-PROVEN = [each for each in OPTIMIZATIONS if each.claims_equality and each.key != "torch_compile"]
+CPU = torch.device("cpu")
 
 
 @pytest.fixture(autouse=True)
@@ -22,17 +20,42 @@ def _own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Mon
     monkeypatch.setenv("DIAGNOSE_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
 
 
-def lab(condition: Condition = "real data") -> Lab:
-    # Enough samples that a few of them are hit by what is wrong.
-    size = replace(SIZES["tiny"], batch_size=32)
-    return Lab(torch.device("cpu"), size, 0, condition=condition)
+def lab(name: str, condition: Condition = "real data") -> Lab:
+    size = load(name).sizes["tiny"]
+    if name == "dgca":
+        # Enough samples that a few of them are hit by what is wrong.
+        size = replace(size, batch_size=32)
+    return Lab(CPU, size, 0, condition=condition)
 
 
-@pytest.mark.parametrize("optimization", PROVEN, ids=lambda each: each.key)
-def test_the_correct_form_computes_the_same(optimization: Optimization) -> None:
-    equality = prove(optimization, optimization.after, lab())
+def treatment(name: str) -> Treatment:
+    made = load(name).treatment
+    assert made is not None
+    return made()
+
+
+def catalogued() -> Iterator[object]:
+    """All but compiling, which takes half a minute and is tried by the experiment itself."""
+    for name in ("dgca", "timeseries"):
+        for each in treatment(name).optimizations:
+            if "compile" not in each.key:
+                yield pytest.param(name, each, id=f"{name}-{each.key}")
+
+
+@pytest.mark.parametrize(("name", "optimization"), [*catalogued()])
+def test_a_change_keeps_its_claim(name: str, optimization: Optimization) -> None:
+    assert set(optimization.after.trials) == set(optimization.before.trials)
+    for side in optimization.published:
+        assert set(side.trials) <= set(optimization.before.trials)
+    if optimization.obstacle(lab(name)):
+        return
+    equality = prove(optimization, optimization.after, lab(name))
     assert equality.checks
-    assert [check for check in equality.checks if not check.equal] == []
+    assert equality.claim == ("equal" if optimization.claims_equality else "not claimed")
+    # The tiny data have too few rows for a last, short batch that could be dropped.
+    if optimization.key != "loader_drop_last":
+        equal = all(check.equal for check in equality.checks)
+        assert equal == optimization.claims_equality
 
 
 @pytest.mark.parametrize(
@@ -45,22 +68,10 @@ def test_the_correct_form_computes_the_same(optimization: Optimization) -> None:
     ],
 )
 def test_the_published_form_is_wrong_where_it_is(key: str, position: int, equal: bool) -> None:
-    optimization = next(each for each in OPTIMIZATIONS if each.key == key)
+    optimization = treatment("dgca").find(key)
     published = optimization.published[position]
-    equality = prove(optimization, published, lab(published.condition))
+    equality = prove(optimization, published, lab("dgca", published.condition))
     assert all(check.equal for check in equality.checks) is equal
     if not equal:
         wrong = [c.differing_samples for c in equality.checks if c.differing_samples is not None]
         assert any(wrong)
-
-
-@pytest.mark.parametrize("optimization", OPTIMIZATIONS, ids=lambda each: each.key)
-def test_both_sides_offer_the_same_scopes(optimization: Optimization) -> None:
-    assert set(optimization.after.trials) == set(optimization.before.trials)
-    for side in optimization.published:
-        assert set(side.trials) <= set(optimization.before.trials)
-
-
-def test_no_side_names_a_path(tmp_path: Path) -> None:
-    texts = [side.text for each in OPTIMIZATIONS for side in (each.before, each.after)]
-    assert not [text for text in texts if "/" in text or str(tmp_path) in text]

@@ -8,12 +8,10 @@ import pytest
 import torch
 from PIL import Image
 
-from bench import vqa
 from bench.data import vocabulary
-from bench.vqa.questions import ASKED
-from bench.vqa.views import PHOTOGRAPHS, VIEWS, Source, open_views
+from bench.vqa.questions import ASKED, PHOTOGRAPHS, VIEWS, Source, open_views
+from bench.vqa.workload import FAMILY as VQA
 from bench.vqa.workload import WORKLOAD
-from diagnose.measure import jobs
 from diagnose.workload import Decoding, Encoded, Generator, Question, Size, WorkloadError
 
 TINY = WORKLOAD.sizes["tiny"]
@@ -23,13 +21,13 @@ TOKENS_PER_TILE = 4  # 56 x 56 pixels, patches of 14, two by two together
 
 @pytest.fixture(scope="module")
 def generator() -> Generator:
-    return vqa.open_generator(TINY.shape, CPU, seed=1)
+    return VQA.open_generator(TINY.shape, CPU, seed=1)
 
 
 @pytest.fixture(scope="module")
 def questions() -> list[Question]:
     """One for each view of a photograph."""
-    asked = vqa.open_questions(None, 64)
+    asked = VQA.open_questions(None, 64)
     return list({each.image: each for each in asked}.values())
 
 
@@ -37,55 +35,24 @@ def ask(image: Path) -> Question:
     return Question("1", "what is it", ("a cat",), image)
 
 
-def test_it_is_found_by_name_and_has_its_sizes() -> None:
-    assert jobs.load("vqa") is WORKLOAD
-    assert list(WORKLOAD.sizes) == ["seed", "small", "tiny"]
-
-
-def test_at_size_seed_it_has_the_parameters_of_internvl3_1b() -> None:
-    with torch.device("meta"):
-        model = WORKLOAD.model.build(WORKLOAD.sizes["seed"])
-    assert round(sum(each.numel() for each in model.parameters()) / 1e6) == 938
-
-
-def test_several_photographs_come_in_several_formats(questions: list[Question]) -> None:
-    formats, brightness = set(), set()
+def test_photographs_differ_in_format_and_neighbouring_questions_in_photograph(
+    questions: list[Question],
+) -> None:
+    formats = set()
     for question in questions:
         assert question.image is not None
         with Image.open(question.image) as picture:
             formats.add(round(picture.width / picture.height, 1))
-            small = picture.convert("L").resize((8, 8))
-            brightness.add(small.tobytes())
-    assert len(formats) == len(questions) == len(brightness) == len(VIEWS)
-    assert len({view.photograph for view in VIEWS.values()}) == len(PHOTOGRAPHS) >= 3
-
-
-def test_every_photograph_is_asked_about_and_neighbours_differ() -> None:
-    asked = vqa.open_questions(None, 64)
-    assert len(asked) == 64
+    assert len(formats) == len(questions) == len(VIEWS)
+    assert {each["photograph"] for each in ASKED} == set(PHOTOGRAPHS)
+    asked = VQA.open_questions(None, 64)
     assert len({each.image for each in asked[: len(VIEWS)]}) == len(VIEWS)
-    by_view = {
-        name: {each.prompt for each in asked if each.key.split()[0] == name} for name in VIEWS
-    }
-    for name, view in VIEWS.items():
-        assert by_view[name] == {prompt for prompt, _ in ASKED[view.photograph]}
 
 
 def test_a_missing_photograph_is_told_with_its_package(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(PHOTOGRAPHS, "stairs", Source("pywt", "PyWavelets", "data/none.npz"))
     with pytest.raises(WorkloadError, match=r"'stairs' is missing; run `pip .* PyWavelets`"):
-        vqa.open_questions(None, 1)
-
-
-def test_answers_are_short_with_a_long_tail() -> None:
-    """So that natural stops differ; the shares themselves are made up."""
-    asked = vqa.open_questions(None, 1000)
-    words = sorted(len(each.references[0].split()) for each in asked)
-    assert words[len(words) // 2] == 1
-    assert words[int(0.9 * len(words))] <= 4
-    assert words[-1] > 16
-    assert len({each.key for each in asked}) == len(asked)
-    assert vqa.open_questions(None, 7) == asked[:7]
+        VQA.open_questions(None, 1)
 
 
 @pytest.mark.parametrize(
@@ -100,12 +67,6 @@ def test_max_crops_is_only_a_cap(
     assert encoded.tiles == tiles
     places = int((encoded.input_ids == vocabulary.MASK).sum())
     assert places == tiles * TOKENS_PER_TILE
-
-
-def test_tiles_follow_the_format(generator: Generator, questions: list[Question]) -> None:
-    encoded = [generator.encode(each, max_crops=12) for each in questions]
-    assert len({each.tiles for each in encoded}) > 1
-    assert max(each.tiles for each in encoded) <= 13
 
 
 @pytest.mark.parametrize("decoding", [Decoding(9), Decoding(9, natural_stop=False)])
@@ -137,34 +98,18 @@ def test_the_picture_and_the_cap_matter(generator: Generator, tmp_path: Path) ->
     assert not logits[0].equal(logits[1])
 
 
-def test_the_cache_changes_no_answer(generator: Generator, questions: list[Question]) -> None:
-    batch = generator.collate([generator.encode(each, max_crops=2) for each in questions])
-    assert generator.generate(batch, Decoding(6, use_cache=False)) == generator.generate(
-        batch, Decoding(6)
-    )
-
-
-def test_an_answer_ends_where_its_reference_does(
-    generator: Generator, questions: list[Question]
-) -> None:
-    batch = generator.collate([generator.encode(each) for each in questions])
-    lengths = [len(each) for each in generator.generate(batch, Decoding(32))]
-    assert lengths == [len(each.references[0].split()) for each in questions]
-
-
-@pytest.mark.parametrize("content", [b"", b"no picture", b"\x89PNG\r\n\x1a\n broken"])
+@pytest.mark.parametrize("kind", ["empty", "text", "broken", "cut"])
 def test_a_picture_that_cannot_be_read_is_named(
-    generator: Generator, tmp_path: Path, content: bytes
+    generator: Generator, tmp_path: Path, kind: str
 ) -> None:
+    contents = {
+        "empty": b"",
+        "text": b"no picture",
+        "broken": b"\x89PNG\r\n\x1a\n broken",
+        "cut": open_views()["square"].read_bytes()[:5000],
+    }
     path = tmp_path / "a.png"
-    path.write_bytes(content)
-    with pytest.raises(WorkloadError, match=r"picture a\.png cannot be read"):
-        generator.encode(ask(path))
-
-
-def test_a_cut_picture_is_named(generator: Generator, tmp_path: Path) -> None:
-    path = tmp_path / "a.png"
-    path.write_bytes(open_views()["square"].read_bytes()[:5000])
+    path.write_bytes(contents[kind])
     with pytest.raises(WorkloadError, match=r"picture a\.png cannot be read"):
         generator.encode(ask(path))
 
@@ -182,10 +127,3 @@ def test_a_synthetic_batch_has_the_tiles_of_its_cap(cap: int) -> None:
     assert torch.isfinite(loss)
     reached = [name for name, each in model.named_parameters() if each.grad is not None]
     assert any("vision_tower" in name for name in reached), "the loss also trains what sees"
-
-
-def test_rows_of_pictures_are_collated() -> None:
-    rows = WORKLOAD.datasets["questions"](TINY, None)
-    assert WORKLOAD.collate is not None
-    batch = WORKLOAD.collate([rows[0], rows[1]])
-    assert torch.isfinite(WORKLOAD.model.loss(WORKLOAD.model.build(TINY), batch))

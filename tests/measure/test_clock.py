@@ -4,13 +4,20 @@ import gc
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
-from diagnose.measure.clock import FULL, QUICK, Effort, Timed, empty_pair_seconds, measure
+from diagnose.measure import clock
+from diagnose.measure.clock import FULL, QUICK, Effort, Timed, empty_pair_seconds
+from diagnose.records.run import Timing
 from tests.support.fake_timer import FakeTimer, step_of
 
 EFFORT = replace(FULL, warmup_seconds=1.0, window=4, warmup_limit_seconds=60.0, limit_seconds=60.0)
+
+
+def measure(*arguments: Any, **options: Any) -> list[Timing]:
+    return [track.timing() for track in clock.measure(*arguments, **options)]
 
 
 def timed(timer: FakeTimer, seconds: float, name: str = "a") -> Timed:
@@ -133,7 +140,7 @@ def test_hooks_around_a_slot_are_not_timed() -> None:
     assert set(timing.slot_seconds) == {0.5}
 
 
-def test_the_collector_is_off_inside_slots_and_back_on_after_an_error() -> None:
+def test_the_collector_is_off_while_steps_are_timed_and_back_on_after_an_error() -> None:
     timer = FakeTimer()
     states: list[bool] = []
     effort = replace(EFFORT, warmup_seconds=0.0, warmup_steps=1, window=1)
@@ -147,7 +154,7 @@ def test_the_collector_is_off_inside_slots_and_back_on_after_an_error() -> None:
     assert gc.isenabled()
     with pytest.raises(RuntimeError, match="step 5"):
         measure([Timed("a", step)], effort, timer, seed=0)
-    assert states == [True, False, False, False, False]
+    assert states == [False] * 5
     assert gc.isenabled()
 
 

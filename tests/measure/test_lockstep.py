@@ -4,7 +4,6 @@ own that only move when told, so every duration is exact.
 
 from __future__ import annotations
 
-import gc
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -15,8 +14,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from diagnose.measure.clock import SMOKE
-from diagnose.measure.ranks.scaling.lockstep import StepFailed, Track, Variant, measure_together
+from diagnose.measure.clock import SMOKE, Timed, Track, measure
+from diagnose.measure.peers import StepFailed
 from tests.support.fake_timer import FakeTimer
 
 T = TypeVar("T")
@@ -87,14 +86,14 @@ def time_ranks(
             timer.spend(cost)
 
         variants = [
-            Variant(
+            Timed(
                 f"v{index}",
                 lambda name=f"v{index}", cost=cost: step(name, cost),  # type: ignore[misc]
                 alone=bool(alone and alone[index]),
             )
             for index, cost in enumerate(seconds[peers.rank])
         ]
-        return measure_together(variants, EFFORT, peers, timer, seed=5, stop=after(blocks), **more)
+        return measure(variants, EFFORT, timer, peers=peers, seed=5, stop=after(blocks), **more)
 
     return on_ranks(len(seconds), work)
 
@@ -137,9 +136,9 @@ def test_the_clock_of_rank_0_decides_when_time_is_up() -> None:
     def work(peers: ThreadRank) -> int:
         timer = FakeTimer()
         cost = 2.0 if peers.rank == 0 else 1000.0
-        step = Variant("step", lambda: timer.spend(cost))
+        step = Timed("step", lambda: timer.spend(cost))
         effort = replace(EFFORT, limit_seconds=9.0)
-        tracks = measure_together([step], effort, peers, timer, seed=0, stop=after(99))
+        tracks = measure([step], effort, timer, peers=peers, seed=0, stop=after(99))
         assert tracks[0].unmet == "too few"
         return len(tracks[0].blocks)
 
@@ -155,8 +154,8 @@ def test_the_record_can_follow_block_by_block() -> None:
 def test_every_slot_says_where_the_rank_is() -> None:
     def work(peers: ThreadRank) -> list[str]:
         timer = FakeTimer()
-        step = Variant("together full input", lambda: timer.spend(2.0))
-        measure_together([step], EFFORT, peers, timer, seed=0, stop=after(1))
+        step = Timed("together full input", lambda: timer.spend(2.0))
+        measure([step], EFFORT, timer, peers=peers, seed=0, stop=after(1))
         return peers.words
 
     (words,) = on_ranks(1, work)
@@ -186,8 +185,8 @@ def failing(
                 raise error
 
         try:
-            measure_together(
-                [Variant("step", step)], EFFORT, peers, timer, seed=0, stop=after(9),
+            measure(
+                [Timed("step", step)], EFFORT, timer, peers=peers, seed=0, stop=after(9),
                 describe=describe if described else None,
             )  # fmt: skip
         except StepFailed as failure:
@@ -215,23 +214,3 @@ def test_a_failure_of_every_rank_is_told_once() -> None:
 def test_without_a_description_the_error_itself_ends_the_rank() -> None:
     with pytest.raises(MemoryError, match="no room"):
         on_ranks(1, failing([MemoryError("no room")], described=False))
-
-
-def test_garbage_is_not_collected_inside_a_slot_and_again_afterwards() -> None:
-    inside: list[bool] = []
-
-    def work(peers: ThreadRank) -> None:
-        timer = FakeTimer()
-
-        def step() -> None:
-            inside.append(gc.isenabled())
-            timer.spend(2.0)
-
-        variant = Variant("step", step)
-        measure_together([variant], EFFORT, peers, timer, seed=0, stop=after(2))
-
-    assert gc.isenabled()
-    on_ranks(1, work)
-    assert inside
-    assert not any(inside)
-    assert gc.isenabled()

@@ -51,11 +51,11 @@ def test_attention_is_counted_with_and_without_dropout(dropout: float) -> None:
 def test_energy_never_leaves_too_few_slots(variants: int) -> None:
     """A counter that moves every 100 ms wants slots of two seconds; a quick run has twelve."""
     timer = FakeTimer()
-    timings = measure(
+    tracks = measure(
         [Timed(str(i), lambda: timer.spend(0.01)) for i in range(variants)],
         QUICK,
         timer,
         seed=0,
         least_slot_seconds=2.0,
     )
-    assert all(len(timing.slot_seconds) >= QUICK.fewest_slots for timing in timings)
+    assert all(len(track.blocks) >= QUICK.fewest_slots for track in tracks)

@@ -10,9 +10,9 @@ from typing import Any
 
 import torch
 
-from bench import textgen, vqa
-from bench.textgen.workload import SIZES as TEXT_SIZES
-from bench.vqa.workload import SIZES as VISION_SIZES
+from bench.textgen.workload import FAMILY as TEXTGEN
+from bench.vqa.questions import WORDS
+from bench.vqa.workload import FAMILY as VQA
 
 # What the tokenizer is trained on.
 TEXT = "what is this who are you a an the cat dog one two red blue yes no of in picture"
@@ -27,8 +27,8 @@ CHAT = (
 
 def write_text_model(directory: Path, *, chat: bool = False) -> Path:
     tokenizer = make_tokenizer(chat=chat)
-    shape = {**TEXT_SIZES["tiny"].shape, "vocab": len(tokenizer)}
-    _save(textgen, shape, tokenizer, directory)
+    shape = {**TEXTGEN.sizes["tiny"].shape, "vocab": len(tokenizer)}
+    _save(TEXTGEN, shape, tokenizer, directory)
     return directory
 
 
@@ -36,8 +36,8 @@ def write_vision_model(directory: Path) -> Path:
     from transformers import GotOcr2ImageProcessorPil
 
     tokenizer = make_tokenizer()
-    shape = {**VISION_SIZES["tiny"].shape, "vocab": len(tokenizer) + len(vqa.questions.WORDS)}
-    _save(vqa, shape, tokenizer, directory, image_token_id=IMAGE)
+    shape = {**VQA.sizes["tiny"].shape, "vocab": len(tokenizer) + len(WORDS)}
+    _save(VQA, shape, tokenizer, directory, image_token_id=IMAGE)
     side = shape["image"]
     GotOcr2ImageProcessorPil(size={"height": side, "width": side}).save_pretrained(directory)
     return directory

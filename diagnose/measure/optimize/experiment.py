@@ -204,7 +204,7 @@ def time_scope(before: Side, side: Side, scope: str, bench: Bench, blank: Compar
         peaks = [_peak_bytes(trial, bench.device) for trial in trials]
         marks = [_parameters(trial) for trial in trials]
         first, last = trials
-        timings = measure(
+        tracks = measure(
             [_timed("before", first), _timed("control", first), _timed("after", last)],
             bench.effort,
             bench.device,
@@ -223,7 +223,7 @@ def time_scope(before: Side, side: Side, scope: str, bench: Bench, blank: Compar
         for name, trial, timing, peak in zip(
             ("before", "control", "after"),
             (first, first, last),
-            timings,
+            [track.timing() for track in tracks],
             (peaks[0], peaks[0], peaks[1]),
             strict=True,
         )

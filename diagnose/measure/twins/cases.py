@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+import shutil
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -9,7 +12,9 @@ from diagnose.measure.jobs import ROOT
 
 DIRECTORY = ROOT / "bench" / "planted"
 
-SLOW, FIXED = "slow.py", "fixed.py"
+SLOW, REPAIR = "slow.py", "fixed.patch"
+# @@ -first,count +first,count @@ of a unified diff; a count of 1 is left out.
+_HUNK = re.compile(r"@@ -(\d+)(?:,(\d+))? \+\d+(?:,(\d+))? @@")
 
 # The closed list of what a step can suffer from; "compute" is health.
 CAUSES = (
@@ -52,7 +57,7 @@ class Case:
     # How far the losses that both twins print may differ; None where the repair changes them.
     tolerance: float | None = 0.0
     ranks: int = 1  # above 1 it wants torchrun
-    fixed_work: int = 1  # steps of slow.py whose work one step of fixed.py does
+    fixed_work: int = 1  # steps of the slow twin whose work one step of the repaired one does
     block_steps: int = 10  # a multiple of whatever cadence the script has
     # Steps at the head of a block that are not timed: a loader that could work ahead meanwhile
     # must have spent what it has.
@@ -68,8 +73,8 @@ class Case:
         return self.directory / SLOW
 
     @property
-    def fixed(self) -> Path:
-        return self.directory / FIXED
+    def repair(self) -> Path:
+        return self.directory / REPAIR
 
     @property
     def is_healthy(self) -> bool:
@@ -93,3 +98,57 @@ def find_lines(case: Case, culprit: Culprit) -> tuple[int, ...]:
             f"not {len(change)} (and at most one for its cost, not {len(cost)})"
         )
     return (*change, *cost)
+
+
+class PatchError(ValueError):
+    """A repair that does not fit the script that it is for."""
+
+
+def fixed_script(case: Case, directory: Path) -> Path:
+    """The repaired twin: the whole folder of the case, copied into the directory and patched."""
+    home = directory / case.name
+    shutil.copytree(case.directory, home, ignore=shutil.ignore_patterns("__pycache__", REPAIR))
+    apply_patch(home, case.repair.read_text(encoding="utf-8"))
+    return home / SLOW
+
+
+def apply_patch(directory: Path, patch: str) -> None:
+    """Change the files of the directory as a unified diff says, or raise PatchError.
+
+    Every line that the diff expects must be where it expects it: no search, no fuzz.
+    """
+    for part in re.split(r"^--- a/", patch, flags=re.MULTILINE)[1:]:
+        name, renamed, *body = part.splitlines(keepends=True)
+        if renamed != f"+++ b/{name}":
+            raise PatchError(f"{name.strip()} must keep its name")
+        file = directory / name.strip()
+        old = file.read_text(encoding="utf-8").splitlines(keepends=True)
+        file.write_text("".join(_patched(name.strip(), old, body)), encoding="utf-8")
+
+
+def _patched(name: str, old: Sequence[str], body: Sequence[str]) -> list[str]:
+    new: list[str] = []
+    done = at = 0  # lines of the old file that are copied, and of the body that are read
+    while at < len(body):
+        hunk = _HUNK.match(body[at])
+        if hunk is None:
+            raise PatchError(f"{name}: {body[at].strip()!r} begins no hunk")
+        first, *counts = (int(number or 1) for number in hunk.groups())
+        new += old[done : first - 1]
+        done = first - 1
+        at += 1
+        left, made = counts
+        while left or made:
+            kind, line = (body[at][0], body[at][1:]) if at < len(body) else ("", "")
+            if kind not in (" ", "-", "+"):
+                raise PatchError(f"{name}: the hunk at line {first} is cut off")
+            if kind != "+":
+                if old[done : done + 1] != [line]:
+                    raise PatchError(f"{name}:{done + 1} is not {line.strip()!r}")
+                done += 1
+                left -= 1
+            if kind != "-":
+                new.append(line)
+                made -= 1
+            at += 1
+    return new + list(old[done:])

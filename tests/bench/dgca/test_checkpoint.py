@@ -3,8 +3,10 @@ from __future__ import annotations
 import errno
 import hashlib
 import json
+import os
 import pickle
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -24,10 +26,10 @@ CPU = torch.device("cpu")
 class Tied(nn.Module):
     """As BERT: the output layer is the embedding, and one bias has two names."""
 
-    def __init__(self, width: int = 4) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self.words = nn.Embedding(10, width)
-        self.decoder = nn.Linear(width, 10)
+        self.words = nn.Embedding(10, 4)
+        self.decoder = nn.Linear(4, 10)
         self.decoder.weight = self.words.weight
         self.bias = self.decoder.bias
         self.register_buffer("places", torch.arange(3))
@@ -37,9 +39,9 @@ class Tied(nn.Module):
         return result
 
 
-def begin(width: int = 4) -> TrainingState:
+def begin() -> TrainingState:
     torch.manual_seed(0)
-    return start_training(Tied(width), 1e-2, half=False, fused=False, device=CPU)
+    return start_training(Tied(), 1e-2, half=False, fused=False, device=CPU)
 
 
 def take_step(state: TrainingState) -> float:
@@ -99,107 +101,71 @@ def test_a_loaded_run_goes_on_as_the_saved_one(tmp_path: Path) -> None:
         assert torch.equal(one, other)
 
 
-def test_tied_tensors_are_kept_once_and_stay_tied(saved: Path) -> None:
-    assert sorted(load_file(saved / "step-1" / "model.safetensors")) == [
-        "bias",
-        "places",
-        "words.weight",
-    ]
-    state = begin()
-    load(saved, state)
-    assert isinstance(state.model, Tied)
-    assert state.model.decoder.weight is state.model.words.weight
+def test_tied_tensors_are_kept_once(saved: Path) -> None:
+    kept = load_file(saved / "step-1" / "model.safetensors")
+    assert sorted(kept) == ["bias", "places", "words.weight"]
 
 
-def test_a_checkpoint_is_found_by_its_run_or_by_itself(saved: Path) -> None:
-    state = begin()
-    load(saved, state)
-    take_step(state)
-    save(saved, state)
-    assert checkpoint.find(saved).name == "step-2"
-    assert checkpoint.find(saved / "step-1").name == "step-1"
+def test_saving_again_replaces_and_a_failed_save_keeps_the_old_one(
+    saved: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fill_the_disk(path: Path) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
 
-
-def test_saving_again_replaces_and_leaves_nothing_behind(saved: Path) -> None:
     state = begin()
     take_step(state)
     state.skipped_steps = 5
     save(saved, state)
+    state.skipped_steps = 6
+    monkeypatch.setattr("diagnose.records.files.flush", fill_the_disk)
+    with pytest.raises(OSError, match="No space left"):
+        save(saved, state)
     assert sorted(path.name for path in saved.iterdir()) == ["latest", "step-1"]
     assert checkpoint.read_state(saved / "step-1")["skipped_steps"] == 5
 
 
-def test_a_failed_save_keeps_the_old_one(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fill_the_disk(path: Path) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr("diagnose.records.files.flush", fill_the_disk)
-    state = begin()
-    with pytest.raises(OSError, match="No space left"):
-        save(saved, state)
-    assert sorted(path.name for path in saved.iterdir()) == ["latest", "step-1"]
-    monkeypatch.undo()
-    load(saved, state)
+MODEL, TRAINING, STATE = "model.safetensors", "training.safetensors", "state.json"
 
 
-@pytest.mark.parametrize("name", ["model.safetensors", "training.safetensors"])
-@pytest.mark.parametrize("share", [0.0, 0.01, 0.5, 0.999])
+def shorten(name: str, share: float) -> Callable[[Path], object]:
+    return lambda folder: os.truncate(folder / name, int((folder / name).stat().st_size * share))
+
+
+def add(name: str, tensor: str, width: int) -> Callable[[Path], object]:
+    def change(folder: Path) -> None:
+        tensors = load_file(folder / name)
+        save_file({**tensors, tensor: torch.zeros(width)}, folder / name)
+
+    return change
+
+
 @pytest.mark.parametrize("sealed", [False, True])
-def test_a_truncated_file_is_refused(saved: Path, name: str, share: float, sealed: bool) -> None:
-    path = saved / "step-1" / name
-    content = path.read_bytes()
-    path.write_bytes(content[: int(len(content) * share)])
-    if sealed:
-        reseal(saved / "step-1")
-    with pytest.raises(WorkloadError, match=f"{name} is truncated|truncated or changed {name}"):
-        load(saved, begin())
-
-
-def test_a_changed_byte_is_noticed(saved: Path) -> None:
-    path = saved / "step-1" / "model.safetensors"
-    content = bytearray(path.read_bytes())
-    content[-1] ^= 1
-    path.write_bytes(content)
-    with pytest.raises(WorkloadError, match="truncated or changed"):
-        load(saved, begin())
-
-
-def test_another_shape_is_refused_and_changes_nothing(saved: Path) -> None:
-    state = begin(width=6)
-    before = {name: each.clone() for name, each in state.model.state_dict().items()}
-    with pytest.raises(WorkloadError, match=r"words.weight is \(10, 4\) there and \(10, 6\) here"):
-        load(saved, state)
-    for name, each in state.model.state_dict().items():
-        assert torch.equal(each, before[name])
-
-
 @pytest.mark.parametrize(
-    ("name", "change", "complaint"),
+    ("change", "complaint"),
     [
-        ("model.safetensors", {"stranger": torch.zeros(1)}, "of another model: stranger"),
-        ("training.safetensors", {"optimizer.stranger.step": torch.zeros(1)}, "another shape"),
-        (
-            "training.safetensors",
-            {"optimizer.bias.exp_avg": torch.zeros(3)},
-            "another shape at bias",
-        ),
-        ("training.safetensors", {"random.0.cpu": torch.zeros(3)}, "lacks the random state"),
+        *((shorten(name, share), "truncated") for name in (MODEL, TRAINING) for share in (0, 0.5)),
+        (shorten(MODEL, 0.999), "truncated"),
+        (add(MODEL, "stranger", 1), "of another model: stranger"),
+        (add(MODEL, "bias", 3), r"bias is \(3,\) there and \(10,\) here"),
+        (add(TRAINING, "optimizer.stranger.step", 1), "another shape"),
+        (add(TRAINING, "optimizer.bias.exp_avg", 3), "another shape at bias"),
+        (add(TRAINING, "random.0.cpu", 3), "lacks the random state"),
     ],
 )
-def test_foreign_tensors_are_refused(
-    saved: Path, name: str, change: dict[str, Tensor], complaint: str
+def test_tensors_of_others_are_refused_and_change_nothing(
+    saved: Path, change: Callable[[Path], object], complaint: str, sealed: bool
 ) -> None:
-    path = saved / "step-1" / name
-    save_file(load_file(path) | change, path)
-    reseal(saved / "step-1")
-    with pytest.raises(WorkloadError, match=complaint):
-        load(saved, begin())
-
-
-def test_another_recipe_is_refused(saved: Path) -> None:
-    saved_recipe = checkpoint.read_state(saved / "step-1")["recipe"]
-    with pytest.raises(WorkloadError, match="was trained with layers 2, this run has 3"):
-        checkpoint.require_recipe(saved / "step-1", saved_recipe, {"layers": 3})
+    """Whether or not the checksums fit."""
+    change(saved / "step-1")
+    if sealed:
+        reseal(saved / "step-1")
+    state = begin()
+    before = {name: each.clone() for name, each in state.model.state_dict().items()}
+    with pytest.raises(WorkloadError, match=complaint if sealed else "truncated or changed"):
+        load(saved, state)
+    if "another model" in complaint or "there and" in complaint:
+        for name, each in state.model.state_dict().items():
+            assert torch.equal(each, before[name])
 
 
 @pytest.mark.parametrize(
@@ -208,14 +174,14 @@ def test_another_recipe_is_refused(saved: Path) -> None:
     ids=["empty", "cut", "list", "null", "keys", "bytes", "deep", "long"],
 )
 def test_a_damaged_state_is_refused(saved: Path, content: bytes) -> None:
-    (saved / "step-1" / "state.json").write_bytes(content)
+    (saved / "step-1" / STATE).write_bytes(content)
     with pytest.raises(WorkloadError, match=r"damaged state\.json"):
         load(saved, begin())
 
 
 def test_a_newer_format_is_refused(saved: Path) -> None:
-    path = saved / "step-1" / "state.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"format": 2}))
+    path = saved / "step-1" / STATE
+    path.write_text(path.read_text().replace('"format": 1', '"format": 2'))
     with pytest.raises(WorkloadError, match="has format 2, this program reads 1"):
         load(saved, begin())
 

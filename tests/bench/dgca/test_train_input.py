@@ -1,14 +1,20 @@
+"""Is what cannot be trained on refused in one sentence, and never executed?"""
+
 from __future__ import annotations
 
 import pickle
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
 from torch import Tensor
 
+from bench.data import vocabulary
+from bench.data.tensors import IGNORED, INPUTS
+from bench.dgca import preprocess
 from bench.dgca.arguments import parse
-from tests.support.dgca_runs import Attack, Data, make_data, refuse, start
+from tests.support.dgca_runs import Attack, Data, make_data, refuse
 
 
 @pytest.fixture(scope="module")
@@ -52,53 +58,44 @@ def test_wrong_options_are_refused(
     assert not (tmp_path / "out").exists()
 
 
-def test_nothing_to_do_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    assert "nothing to do" in refuse([], capsys)
-    words = ["--do_test", "--preprocessed_test", "test.pt"]
-    assert "name a checkpoint with --resume" in refuse(words, capsys)
+Rows = dict[str, Tensor]
 
 
-def change(tensors: dict[str, Tensor], fault: str) -> object:
-    if fault == "vocabulary":
-        tensors["input_ids"][3, 4] = 21128
-    elif fault == "candidates":
-        tensors["candidate_ids"][0, 0, 0] = -1
-    elif fault == "missing":
-        del tensors["block_flag"], tensors["error_labels"]
-    elif fault == "length":
-        tensors["labels"] = tensors["labels"][:, :-1]
-    elif fault == "rows":
-        tensors["labels"] = tensors["labels"][:-1]
-    elif fault == "floats":
-        tensors["labels"] = tensors["labels"].float()
-    elif fault == "slots":
-        tensors["block_flag"][2, 0] = 0
-    elif fault == "none":
-        return {name: tensor[:0] for name, tensor in tensors.items()}
-    elif fault == "list":
-        return list(tensors.values())
-    return tensors
+def replaced(name: str, make: Callable[[Tensor], Tensor]) -> Callable[[Rows], object]:
+    return lambda rows: {**rows, name: make(rows[name])}
+
+
+def put(name: str, place: tuple[int, ...], value: int) -> Callable[[Rows], object]:
+    def change(rows: Rows) -> object:
+        rows[name][place] = value
+        return rows
+
+    return change
 
 
 @pytest.mark.parametrize(
-    ("fault", "complaint"),
+    ("change", "complaint"),
     [
-        ("vocabulary", "input_ids from 0 to 21128 where 0 to 21127 is possible"),
-        ("candidates", "candidate_ids from -1"),
-        ("missing", "lacks block_flag, error_labels"),
-        ("length", "labels of shape (320, 31) where this model needs (320, 32)"),
-        ("rows", "labels of shape (319, 32)"),
-        ("floats", "labels as torch.float32"),
-        ("slots", "rows without their 6 prompt slots"),
-        ("none", "has no rows"),
-        ("list", "holds no dict of tensors"),
+        (put("input_ids", (3, 4), 21128), "from 0 to 21128 where 0 to 21127 is possible"),
+        (put("candidate_ids", (0, 0, 0), -1), "candidate_ids from -1"),
+        (put("block_flag", (2, 0), 0), "rows without their 6 prompt slots"),
+        (lambda rows: {"labels": rows["labels"]}, "lacks input_ids, attention_mask, trg_ref_ids"),
+        (replaced("labels", lambda each: each[:, :-1]), "labels of shape (320, 31) where this"),
+        (replaced("labels", lambda each: each[:-1]), "labels of shape (319, 32)"),
+        (replaced("labels", lambda each: each.float()), "labels as torch.float32"),
+        (lambda rows: {name: each[:0] for name, each in rows.items()}, "has no rows"),
+        (lambda rows: list(rows.values()), "holds no dict of tensors"),
     ],
 )
 def test_wrong_data_are_refused(
-    fault: str, complaint: str, data: Data, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    change: Callable[[Rows], object],
+    complaint: str,
+    data: Data,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     bad = tmp_path / "bad.pt"
-    torch.save(change(torch.load(data.file("train"), weights_only=True), fault), bad)
+    torch.save(change(torch.load(data.file("train"), weights_only=True)), bad)
     sentence = refuse(data.training(tmp_path / "out", "--preprocessed_train", bad), capsys)
     assert sentence.startswith("data file bad.pt ")
     assert complaint in sentence
@@ -126,9 +123,12 @@ def test_a_file_that_holds_no_tensors_is_refused_and_not_executed(
     assert not sentinel.exists()
 
 
-def test_a_pickled_checkpoint_is_refused_and_not_executed(
+def test_an_empty_request_and_a_pickled_checkpoint_are_refused(
     data: Data, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    assert "nothing to do" in refuse([], capsys)
+    words = ["--do_test", "--preprocessed_test", "test.pt"]
+    assert "name a checkpoint with --resume" in refuse(words, capsys)
     sentinel = tmp_path / "executed"
     torch.save(Attack(sentinel), tmp_path / "model.pt")
     words = data.training(tmp_path / "out", "--resume", tmp_path / "model.pt")
@@ -136,14 +136,89 @@ def test_a_pickled_checkpoint_is_refused_and_not_executed(
     assert not sentinel.exists()
 
 
-def test_help_answers_without_torch() -> None:
-    code = (
-        "import sys; from bench.dgca import train\n"
-        "try: train.main(['--help'])\n"
-        "finally: print('torch' in sys.modules)"
+NAMES = ("train", "dev", "test")
+
+
+def targets(path: Path) -> list[str]:
+    labels = torch.load(path, weights_only=True)["labels"]
+    return [vocabulary.decode(row[row != IGNORED].tolist()) for row in labels]
+
+
+def test_three_files_share_no_sentence(tmp_path: Path) -> None:
+    # Ten errors for each sentence: a split by rows instead of sentences would mix them.
+    data = tmp_path / "text.txt"
+    data.write_text(
+        "\n".join(f"第{first}{second}句话不同" for first in "一二三四五" for second in "甲乙丙丁")
     )
-    process = start("-c", code)
-    out, err = process.communicate(timeout=60)
-    assert process.returncode == 0, err
-    assert "--gradient-accumulation-steps" in out
-    assert out.endswith("False\n")
+    words = ["--output", tmp_path, "--data", data, "--rows", 200, "--length", 32]
+    assert preprocess.main([str(word) for word in words]) == 0
+    found = {name: targets(tmp_path / f"{name}.pt") for name in NAMES}
+    assert {name: len(rows) for name, rows in found.items()} == {
+        "train": 160,
+        "dev": 20,
+        "test": 20,
+    }
+    sets = [set(found[name]) for name in NAMES]
+    assert [len(each) for each in sets] == [16, 2, 2]
+    assert len(set.union(*sets)) == 20
+
+
+def test_sentences_that_are_cut_to_the_same_text_stay_together(tmp_path: Path) -> None:
+    data = tmp_path / "pairs.tsv"
+    room = 32 // 2 - 3
+    pairs = [
+        (f"{'错' + start * room}{end}", f"{'对' + start * room}{end}")
+        for start in "甲乙丙"
+        for end in "子丑寅卯"
+    ]
+    data.write_text("\n".join("\t".join(pair) for pair in pairs))
+    assert preprocess.main(["--output", str(tmp_path), "--data", str(data), "--length", "32"]) == 0
+    sets = [set(targets(tmp_path / f"{name}.pt")) for name in NAMES]
+    assert [len(each) for each in sets] == [1, 1, 1]
+    assert len(set.union(*sets)) == 3
+
+
+def test_the_seed_decides_the_content(tmp_path: Path) -> None:
+    for name, seed in (("a", "1"), ("b", "1"), ("c", "2")):
+        words = ["--output", str(tmp_path / name), "--rows", "30", "--length", "32", "--seed", seed]
+        assert preprocess.main(words) == 0
+    tensors = torch.load(tmp_path / "a" / "train.pt", weights_only=True, mmap=True)
+    assert set(tensors) == set(INPUTS)
+    assert tensors["candidate_ids"].shape == (24, 32, 16)
+    first, again, other = ((tmp_path / name / "train.pt").read_bytes() for name in "abc")
+    assert first == again != other
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (["--data", "missing.txt"], "missing.txt does not exist"),
+        (["--data", "few.txt"], "2 different sentences cannot be split"),
+        (["--data", "few.csv"], "must end in"),
+        (["--length", "7"], "leaves no room for a character"),
+        (["--length", "many"], "'many' is not a whole number"),
+        (["--rows", "0"], "'0' is not a whole number of 1 or more"),
+        (["--output", "few.txt/below"], "cannot be written"),
+        (["--colour", "red"], "unrecognized arguments: --colour"),
+    ],
+)
+def test_bad_input_is_refused_in_one_sentence(
+    words: list[str],
+    complaint: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("few.txt", "few.csv"):
+        Path(name).write_text("今天天气很好\n明天会下雨吗\n今天天气很好\n")
+    code: int | str | None
+    try:
+        code = preprocess.main(["--output", "out", *words])
+    except SystemExit as ending:
+        code = ending.code
+    lines = capsys.readouterr().err.strip().splitlines()
+    assert code == 2
+    assert len(lines) == 1
+    assert complaint in lines[0]
+    assert not Path("out").exists()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,18 +10,17 @@ import pytest
 import torch
 from PIL import Image
 
-from bench.generation.greedy import GreedyGenerator
+from bench.generation.reader import GreedyGenerator
 from bench.textgen.workload import WORKLOAD as TEXTGEN
 from bench.vqa.workload import WORKLOAD as VQA
 from diagnose.measure.batch_size import probe
 from diagnose.measure.batch_size.answers import as_evaluated
 from diagnose.measure.batch_size.inputs import QUESTIONS, describe_inputs, hardest_batch
-from diagnose.measure.clock import EFFORTS, Effort
+from diagnose.measure.clock import EFFORTS
 from diagnose.measure.jobs import load
 from diagnose.measure.machine.device import open_device
-from diagnose.measure.stages.plan import Context, Plan
+from diagnose.measure.stages.plan import Context
 from diagnose.records.header import Reading
-from diagnose.records.run import StageResult
 from diagnose.workload import Decoding, WorkloadError
 from tests.support.cli import Outcome, diagnose
 from tests.support.model_directories import write_text_model, write_vision_model
@@ -70,12 +68,6 @@ def test_a_model_and_pictures_of_the_user_for_each_cap(tmp_path: Path) -> None:
     assert all(each["loader"]["status"] == "done" for each in record["configurations"])
     (report,) = reports.glob("*/report.md")
     assert "max\\_crops 12 is only a cap" in report.read_text()
-
-
-def test_a_model_that_is_not_there_is_refused(tmp_path: Path) -> None:
-    outcome = find(tmp_path, "--workload", "textgen", "--model", tmp_path / "nowhere")
-    assert outcome.code == 2
-    assert outcome.complaint == f"model directory {tmp_path / 'nowhere'} does not exist"
 
 
 def test_lack_of_memory_while_answering_is_a_result(tmp_path: Path) -> None:
@@ -166,24 +158,3 @@ def test_a_cap_has_a_dataset_of_its_own(context: Context) -> None:
         len(probe.sized(context, 2, cap).dataset("questions")[0]["pixel_values"]) for cap in (1, 12)
     ]
     assert tiles[0] == 1 < tiles[1]
-
-
-@pytest.mark.parametrize(("allowed", "slots", "warmup"), [(5.0, 5.0, 2.5), (240.0, 12.0, 5.0)])
-def test_a_loader_of_pictures_gets_no_more_time_than_allowed(
-    context: Context,
-    monkeypatch: pytest.MonkeyPatch,
-    allowed: float,
-    slots: float,
-    warmup: float,
-) -> None:
-    efforts: list[Effort] = []
-
-    def note(plan: Plan, job: Context, **more: object) -> StageResult:
-        efforts.append(job.effort)
-        return StageResult("loader", "Loader", "skipped", "only noted")
-
-    monkeypatch.setattr(probe, "measure_plan", note)
-    quick = replace(probe.sized(context, 2, 1), effort=EFFORTS["quick"])
-    assert probe.measure_loader(quick, allowed, lambda *seen: None).reason == "only noted"
-    (effort,) = efforts
-    assert (effort.limit_seconds, effort.warmup_limit_seconds) == (slots, warmup)

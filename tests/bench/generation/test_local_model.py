@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from bench import textgen, vqa
+from bench.textgen.workload import FAMILY as TEXTGEN
+from bench.vqa.workload import FAMILY as VQA
 from diagnose.measure import jobs
 from diagnose.workload import Decoding, Question, WorkloadError
 from tests.support.model_directories import END, PAD, write_text_model, write_vision_model
@@ -34,7 +35,7 @@ def vision_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_text_model_answers_in_its_own_words(text_model: Path) -> None:
-    generator = textgen.open_generator({}, CPU, model_directory=text_model)
+    generator = TEXTGEN.open_generator({}, CPU, model_directory=text_model)
     encoded = [generator.encode(each) for each in ASKED]
     assert generator.decode(encoded[0].input_ids.tolist()) == "what is this ?", "as a dialogue"
     batch = generator.collate(encoded)
@@ -49,7 +50,7 @@ def test_a_text_model_answers_in_its_own_words(text_model: Path) -> None:
 
 
 def test_its_own_end_mark_ends_an_answer(text_model: Path) -> None:
-    generator = textgen.open_generator({}, CPU, model_directory=text_model)
+    generator = TEXTGEN.open_generator({}, CPU, model_directory=text_model)
     # Whatever it would rather say: from now on it only knows the end.
     with torch.no_grad():
         generator.model.get_parameter("model.norm.weight").zero_()
@@ -65,8 +66,8 @@ def prefer_the_end(_module: object, _inputs: object, output: object) -> None:
 
 def test_a_vision_model_looks_at_its_picture(vision_model: Path) -> None:
     shape = jobs.load("vqa", vision_model).sizes["my-vision"].shape
-    generator = vqa.open_generator(shape, CPU, model_directory=vision_model)
-    question = vqa.open_questions(None, 1)[0]
+    generator = VQA.open_generator(shape, CPU, model_directory=vision_model)
+    question = VQA.open_questions(None, 1)[0]
     encoded = generator.encode(question, max_crops=4)
     blind = generator.encode(Question("2", question.prompt, ("x",)))
     assert encoded.tiles > 1
@@ -89,7 +90,7 @@ def test_a_workload_of_a_directory_has_its_shape(text_model: Path) -> None:
     with pytest.raises(WorkloadError, match="bert builds its own model"):
         jobs.load("bert", text_model)
     with pytest.raises(WorkloadError, match="is a qwen2; workload vqa takes internvl"):
-        vqa.open_generator(size.shape, CPU, model_directory=text_model)
+        VQA.open_generator(size.shape, CPU, model_directory=text_model)
 
 
 def remove(name: str) -> Callable[[Path], object]:
@@ -112,6 +113,11 @@ def lose_a_tensor(folder: Path) -> None:
     save_file(weights, folder / "model.safetensors", {"format": "pt"})
 
 
+def become_a_file(folder: Path) -> None:
+    shutil.rmtree(folder)
+    folder.touch()
+
+
 def cut_weights(folder: Path) -> None:
     os.truncate(folder / "model.safetensors", 1000)
 
@@ -127,6 +133,7 @@ def ask_for_code(folder: Path) -> None:
     ("damage", "complaint"),
     [
         (shutil.rmtree, "does not exist"),
+        (become_a_file, "cannot be read: Not a directory"),
         (remove("config.json"), "has no config.json"),
         (write("config.json", "{"), "malformed JSON"),
         (write("config.json", "{}"), "names no model_type"),
@@ -147,13 +154,6 @@ def test_a_directory_that_cannot_be_used_is_refused(
     shutil.copytree(text_model, folder)
     damage(folder)
     with pytest.raises(WorkloadError) as raised:
-        textgen.open_generator({}, CPU, model_directory=folder)
+        TEXTGEN.open_generator({}, CPU, model_directory=folder)
     assert complaint in str(raised.value)
     assert "\n" not in str(raised.value)
-
-
-def test_a_file_is_no_directory(tmp_path: Path) -> None:
-    path = tmp_path / "model.safetensors"
-    path.write_bytes(b"")
-    with pytest.raises(WorkloadError, match="cannot be read: Not a directory"):
-        textgen.open_generator({}, CPU, model_directory=path)

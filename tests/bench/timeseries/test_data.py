@@ -13,10 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader
 
-from bench.timeseries import features, series, windows
-from bench.timeseries.loader import open_loader
+from bench.timeseries import series, windows
 from bench.timeseries.series import Series
 from bench.timeseries.settings import SEQUENCES, Settings
+from bench.timeseries.windows import open_loader
 from bench.timeseries.workload import FEATURES, WORKLOAD
 from diagnose.workload import WorkloadError
 
@@ -55,13 +55,6 @@ BEFORE = training_tensors(REAL)
 COLUMNS = (*REAL.numbers, *REAL.categories)
 
 
-@PROPERTY
-@given(st.sampled_from(COLUMNS), st.integers(TRAINING_END, DAYS - 1))
-def test_no_later_value_reaches_the_training_part(column: str, day: int) -> None:
-    after = training_tensors(change(REAL, column, day))
-    assert all(torch.equal(BEFORE[name], after[name]) for name in BEFORE)
-
-
 @pytest.mark.parametrize("sequence", SEQUENCES)
 def test_replacing_everything_after_the_training_part_leaves_it_bit_by_bit(sequence: int) -> None:
     noise = random.Random(0)
@@ -85,23 +78,24 @@ def test_the_last_training_value_does_reach_the_training_part() -> None:
 
 
 @PROPERTY
-@given(st.sampled_from(COLUMNS), st.integers(features.HISTORY + 1, DAYS - 1))
+@given(st.sampled_from(COLUMNS), st.integers(windows.HISTORY + 1, DAYS - 1))
 def test_features_of_earlier_days_do_not_know_a_day(column: str, day: int) -> None:
-    before = features.build(REAL, "temp_max", TRAINING_END)
-    after = features.build(change(REAL, column, day), "temp_max", TRAINING_END)
-    if before.names != after.names:  # a new word in the training part is a new column
-        shared = [place for place, name in enumerate(after.names) if name in before.names]
-        after = features.Features(before.names, after.values[:, shared])
-    row = day - features.HISTORY
-    assert torch.equal(before.values[:row], after.values[:row])
-    assert not torch.equal(before.values[row], after.values[row])
+    before = windows.build_features(REAL, "temp_max", TRAINING_END)
+    after = windows.build_features(change(REAL, column, day), "temp_max", TRAINING_END)
+    # A new word in the training part is a new column.
+    row, changed = day - windows.HISTORY, [name for name in after if name not in before]
+    for name, values in before.items():
+        assert torch.equal(values[:row], after[name][:row])
+        if not torch.equal(values[row], after[name][row]):
+            changed.append(name)
+    assert changed
 
 
 def test_features_hold_what_their_names_say() -> None:
-    built = features.build(REAL, "temp_max", TRAINING_END)
-    assert len(built.names) == len(set(built.names)) == FEATURES
+    built = windows.build_features(REAL, "temp_max", TRAINING_END)
+    assert len(built) == FEATURES
     day = 500
-    row = dict(zip(built.names, built.values[day - features.HISTORY].tolist(), strict=True))
+    row = {name: float(values[day - windows.HISTORY]) for name, values in built.items()}
     highest = REAL.numbers["temp_max"]
     assert row["temp_max"] == highest[day]
     assert row["temp_max 14 days before"] == highest[day - 14]
@@ -119,7 +113,7 @@ def test_features_hold_what_their_names_say() -> None:
 @pytest.mark.parametrize("sequence", SEQUENCES)
 def test_a_window_ends_on_the_day_before_its_target(sequence: int) -> None:
     parts = windows.cut(REAL, "temp_max", sequence)
-    target_days = range(features.HISTORY + sequence, DAYS)
+    target_days = range(windows.HISTORY + sequence, DAYS)
     highest = torch.tensor(REAL.numbers["temp_max"], dtype=torch.float64)
     found = [parts.training, parts.validation, parts.test]
     assert [len(part) for part in found[1:]] == [219, 220]
@@ -214,42 +208,18 @@ def test_an_unusable_file_is_refused_with_the_row_to_blame(lines: list[str], sen
     assert "\n" not in str(refusal.value)
 
 
-def test_many_faulty_rows_are_counted_not_listed() -> None:
+def test_many_faulty_rows_are_counted_and_unreadable_sources_named() -> None:
     lines = [f"{day},{'?' if place % 3 else 1}" for place, day in enumerate(days_from(2024, 21))]
     lines += [f"{day},1" for day in days_from(2024, 60)[21:]]
     with pytest.raises(WorkloadError, match="in rows 3, 4, 6, 7, 9 and 9 more: row 3 has"):
         series.parse(table("d,x", *lines), "a.csv")
-
-
-def test_unreadable_files(tmp_path: Path) -> None:
-    with pytest.raises(WorkloadError, match=r"gone\.csv cannot be read: No such file"):
-        series.read(tmp_path / "gone.csv")
     with pytest.raises(WorkloadError, match=r"a\.csv is not UTF-8 text"):
         series.parse(b"date,x\n2024-01-01,\xff\n", "a.csv")
     with pytest.raises(WorkloadError, match="pip install vega_datasets"):
         series.read_package("no_such_package")
 
 
-def test_the_target() -> None:
-    assert series.find_target(REAL) == "temp_max"
-    assert series.find_target(REAL, "wind") == "wind"
-    assert series.find_target(replace(REAL, numbers={"a": (), "b": ()})) == "a"
-    with pytest.raises(WorkloadError, match="no column of numbers 'weather'; choose one of precip"):
-        series.find_target(REAL, "weather")
-
-
 # --- the workload ---
-
-
-def test_the_workload_has_its_sizes_and_equal_batches_from_both_sources() -> None:
-    assert list(WORKLOAD.sizes) == ["seed", "tiny"]
-    for size in WORKLOAD.sizes.values():
-        made = WORKLOAD.synthetic_batch(size, CPU)
-        loader = DataLoader(WORKLOAD.datasets["windows"](size, None), size.batch_size)
-        real = next(iter(loader))
-        assert [each.shape for each in made] == [each.shape for each in real]
-        assert [each.dtype for each in made] == [each.dtype for each in real]
-    assert WORKLOAD.model.loss(WORKLOAD.model.build(size), real).isfinite()
 
 
 @pytest.mark.parametrize("columns", [1, 12])
@@ -265,7 +235,7 @@ def test_a_file_of_another_width_fits_the_model(columns: int, tmp_path: Path) ->
     told = WORKLOAD.describe_data(size, file)
     assert told.description.startswith("mine.csv: x0 of the next day from")
     assert "(the model of this size takes 35)" in told.description
-    assert (told.sentences, told.rows) == (200, 200 * 70 // 100 - features.HISTORY - 7)
+    assert (told.sentences, told.rows) == (200, 200 * 70 // 100 - windows.HISTORY - 7)
 
 
 def test_workers_change_neither_the_windows_nor_their_order() -> None:

@@ -8,66 +8,26 @@ from dataclasses import asdict
 import pytest
 import torch
 
+from bench.optimizations.lab import compiler_obstacle
 from bench.optimizations.timeseries import OPTIMIZATIONS, TREATMENT
 from bench.optimizations.timeseries_lab import (
-    BASE,
     EPOCH,
     MOST_CPU_WINDOWS,
-    compile_obstacle,
     flops_per_sample,
     open_settings,
     settings_of,
     tf32_obstacle,
 )
-from bench.timeseries.epoch import gradients
 from bench.timeseries.settings import Settings
 from bench.timeseries.workload import SIZES
-from diagnose.measure.optimize.experiment import prove
 from diagnose.workload import Lab, Optimization
 
 LAB = Lab(torch.device("cpu"), SIZES["tiny"], seed=0)
 LADDER = TREATMENT.ladder
 KEYS = [each.key for each in OPTIMIZATIONS]
-# Compiling takes half a minute and is tried by the experiment itself.
-HERE = [each for each in OPTIMIZATIONS if not each.obstacle(LAB) and "compile" not in each.key]
 
 
-@pytest.mark.parametrize(
-    "optimization", [each for each in HERE if each.claims_equality], ids=lambda each: each.key
-)
-def test_what_claims_to_be_equal_is(optimization: Optimization) -> None:
-    equality = prove(optimization, optimization.after, LAB)
-    assert equality.claim == "equal"
-    assert equality.checks
-    assert [check for check in equality.checks if not check.equal] == []
-
-
-@pytest.mark.parametrize(
-    "optimization", [each for each in HERE if not each.claims_equality], ids=lambda each: each.key
-)
-def test_what_changes_the_numbers_does_not_claim_otherwise(optimization: Optimization) -> None:
-    equality = prove(optimization, optimization.after, LAB)
-    assert equality.claim == "not claimed"
-    assert not all(check.equal for check in equality.checks)
-
-
-def test_accumulation_gives_the_gradients_of_the_big_batch() -> None:
-    """And not those of one of its parts, which a wrong proof would also call equal."""
-    large, in_four, part = (
-        gradients(settings_of(LAB, changes, {"workers": 0}), LAB.device, LAB.seed)
-        for changes in (
-            {"batch_size": 512},
-            {"batch_size": 128, "accumulate": 4},
-            {"batch_size": 128},
-        )
-    )
-    assert large.keys() == in_four.keys()
-    for name, expected in large.items():
-        torch.testing.assert_close(in_four[name], expected, rtol=1e-4, atol=1e-6)
-    assert any(not torch.allclose(part[name], large[name], rtol=1e-2) for name in large)
-
-
-def test_every_rung_is_a_setting_that_exists_and_changes_the_base() -> None:
+def test_every_step_of_the_ladder_is_a_setting_that_exists_and_changes_the_base() -> None:
     assert LADDER is not None
     known = asdict(Settings())
     assert set(LADDER.base) <= set(known)
@@ -105,15 +65,6 @@ def test_an_epoch_covers_the_same_samples_whatever_the_batch() -> None:
     assert counts == {MOST_CPU_WINDOWS}
 
 
-def test_the_loader_tells_what_starting_workers_costs() -> None:
-    facts = _facts(TREATMENT.find("workers_8"))
-    for name in ("first_batch_with_4_workers_seconds", "first_batch_with_8_workers_seconds"):
-        seconds = facts[name]
-        assert isinstance(seconds, float)
-        assert seconds > 0
-    assert facts["windows"] == 985  # of seven days, in 70 % of 1461 days less the first lags
-
-
 def test_losses_are_compared_at_equal_samples_where_numbers_may_change() -> None:
     with_curves = {each.key for each in OPTIMIZATIONS if each.curves is not None}
     assert with_curves == {"batch_192", "batch_256", "batch_512", "tf32", "mixed_precision"}
@@ -146,20 +97,9 @@ def test_tf32_is_decided_by_the_compute_capability(
     assert (words in obstacle) if words else obstacle == ""
 
 
-def test_without_a_compiler_the_row_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_cannot_act_here_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "")
-    assert "C++ compiler" in compile_obstacle(LAB)
-
-
-def test_on_the_cpu_gpu_features_are_not_applicable() -> None:
+    assert "C++ compiler" in compiler_obstacle(LAB)
     reasons = {each.key: each.obstacle(LAB) for each in OPTIMIZATIONS}
     assert "NVIDIA" in reasons["tf32"]
     assert "CUDA" in reasons["cuda_graphs"]
-
-
-def test_the_base_is_the_guides_own() -> None:
-    base = settings_of(Lab(LAB.device, SIZES["seed"], 0))
-    assert (base.batch_size, base.workers, base.hidden, base.sequence) == (128, 4, 64, 30)
-    assert not base.set_to_none
-    assert not base.evaluate_on_device
-    assert set(BASE) <= set(asdict(base))

@@ -12,20 +12,12 @@ from typing import TypeVar
 import torch
 import torch.distributed as dist
 
-from diagnose.measure.clock import Effort, StoppingRule
+from diagnose.measure.clock import Effort, StoppingRule, Timed, Track, measure
 from diagnose.measure.machine.device import Device
 from diagnose.measure.optimize.equality import compare_outcomes
 from diagnose.measure.optimize.experiment import NOT_COUNTED, wide_enough_rule
+from diagnose.measure.peers import Failure, StepFailed, attempt, raise_shared
 from diagnose.measure.ranks.job.member import Member, describe_error
-from diagnose.measure.ranks.scaling.lockstep import (
-    Failure,
-    StepFailed,
-    Track,
-    Variant,
-    attempt,
-    measure_together,
-    raise_shared,
-)
 from diagnose.measure.ranks.scaling.options import (
     DEFAULT,
     GRADIENT_TOLERANCE,
@@ -149,15 +141,15 @@ class Trials:
         replicas = self._share(lambda: [Replica(lab, way) for way in (before, *ways)])
         first, *others = replicas
         variants = [
-            Variant("before", first.step),
-            Variant("control", first.step),
-            *(Variant(way.text, each.step) for way, each in zip(ways, others, strict=True)),
+            Timed("before", first.step),
+            Timed("control", first.step),
+            *(Timed(way.text, each.step) for way, each in zip(ways, others, strict=True)),
         ]
-        tracks = measure_together(
+        tracks = measure(
             variants,
             self._effort,
-            self._member,
             self._member.device,
+            peers=self._member,
             seed=self._lab.seed,
             stop=every_change_rule(len(ways)),
             describe=self._describe,

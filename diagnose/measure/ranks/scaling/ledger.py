@@ -7,19 +7,18 @@ steps alone without drifting away from the others.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
-from diagnose.measure.clock import Effort, StoppingRule
+from diagnose.measure.clock import Effort, StoppingRule, Timed, Track, find_unmet
 from diagnose.measure.ranks.job.member import Member
-from diagnose.measure.ranks.scaling.lockstep import Track, Variant
 from diagnose.measure.ranks.scaling.rank_input import RankInput
 from diagnose.measure.ranks.scaling.replica import LossOf
 from diagnose.records.ranks import SERIES_NAMES, Series
-from diagnose.records.stats import FEWEST_FOR_ROBUST_INTERVAL, hodges_lehmann
+from diagnose.records.stats import FEWEST_FOR_ROBUST_INTERVAL
 from diagnose.workload import Batch
 
 BACKWARD_PASSES = 11  # enough for a median that one slow pass does not move
@@ -45,11 +44,11 @@ class Forms:
         for _ in range(2):
             self.synchronised(self._source.resident())
 
-    def variants(self) -> list[Variant]:
+    def variants(self) -> list[Timed]:
         """One for each of SERIES_NAMES, in their order."""
         return [self._variant(name) for name in SERIES_NAMES]
 
-    def _variant(self, name: str) -> Variant:
+    def _variant(self, name: str) -> Timed:
         who, how, where = name.split()
         fed = where == "input"
         next_batch = self._source.loaded if fed else self._source.resident
@@ -66,7 +65,7 @@ class Forms:
             if fed:
                 self._source.drain()
 
-        return Variant(
+        return Timed(
             name=name,
             step=lambda: step(next_batch()),
             before_slot=before_slot,
@@ -122,18 +121,5 @@ def to_series(tracks: Sequence[Track]) -> list[Series]:
 
 def precise_series_rule(effort: Effort) -> StoppingRule:
     """Every series by itself, because each line of the ledger uses another pair of them."""
-
-    def missing(slots: Sequence[Sequence[float]]) -> Sequence[str]:
-        return [_unmet(each, effort) for each in slots]
-
-    return missing
-
-
-def _unmet(seconds: Sequence[float], effort: Effort) -> str:
-    if len(seconds) < FEWEST_FOR_ROBUST_INTERVAL:
-        return f"only {len(seconds)} of {FEWEST_FOR_ROBUST_INTERVAL} blocks"
-    width = hodges_lehmann([math.log(each) for each in seconds]).half_width
-    assert width is not None
-    if width > effort.half_width:
-        return f"interval ±{width:.1%}, wanted ±{effort.half_width:.1%}"
-    return ""
+    wanted = replace(effort, fewest_slots=FEWEST_FOR_ROBUST_INTERVAL, fewest_seconds=0.0)
+    return lambda series: [find_unmet(seconds, wanted) for seconds in series]

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from diagnose.measure.clock import EFFORTS, FULL, QUICK, Effort
+from diagnose.measure.clock import EFFORTS, FULL, QUICK, Effort, Track, measure
 from diagnose.measure.jobs import load, source_sha256
 from diagnose.measure.ranks.job.member import Member
 from diagnose.measure.ranks.job.rendezvous import Refusal
@@ -24,7 +24,6 @@ from diagnose.measure.ranks.link.sizes import PlannedSize
 from diagnose.measure.ranks.scaling.cadence import measure_cadence
 from diagnose.measure.ranks.scaling.ddp_trials import Trials
 from diagnose.measure.ranks.scaling.ledger import Forms, precise_series_rule, to_series
-from diagnose.measure.ranks.scaling.lockstep import Track, measure_together
 from diagnose.measure.ranks.scaling.options import select
 from diagnose.measure.ranks.scaling.rank_input import RankInput, open_input, own_batches
 from diagnose.measure.ranks.scaling.replica import LossOf, RankLab, find_unused
@@ -216,11 +215,11 @@ def _measure_ledger(member: Member, context: Context, forms: Forms) -> None:
     def emit(tracks: Sequence[Track]) -> None:
         member.emit("series", [to_dict(each) for each in to_series(tracks)])
 
-    tracks = measure_together(
+    tracks = measure(
         forms.variants(),
         context.effort,
-        member,
         member.device,
+        peers=member,
         seed=context.seed,
         stop=precise_series_rule(context.effort),
         on_block=emit,
