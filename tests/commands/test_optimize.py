@@ -42,7 +42,7 @@ def test_experiments_and_the_line_to_blame(tmp_path: Path) -> None:
     assert loop["trips"] == 2 * 3 * 4, "two prompts of three, batch 4"
     assert "loop_prompts" not in {line["function"] for line in optimised["lines"]}
     text = (tmp_path / "o" / "report.md").read_text()
-    assert "This is no result" in text
+    assert "Not a result" in text
     assert "prompt.py" in text
     checked = diagnose_here("check", "--reports", tmp_path)
     assert checked.code == 1, "a smoke run must not be kept"
