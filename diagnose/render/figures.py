@@ -57,10 +57,6 @@ def draw(figure: Callable[[], Figure], fingerprint: str) -> bytes:
     return seal.seal(buffer.getvalue())
 
 
-# The name that verbs use whose report is not a Page yet.
-save_figure = draw
-
-
 def new_axes(height: float) -> tuple[Figure, Axes]:
     from matplotlib.figure import Figure
 

@@ -18,7 +18,7 @@ _COLUMNS: tuple[Column[Told], ...] = (
     ),
     Column("device", lambda told: told.record.header.machine.device_name, left=True),
     Column("measured", lambda told: told.record.header.created, left=True),
-    Column("answer", lambda told: told.answer, left=True),
+    Column("answer", lambda told: told.page.answer, left=True),
 )
 
 

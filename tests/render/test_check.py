@@ -17,13 +17,11 @@ from tests.support.records.run import on_cpu, run_record, slowed_input
 
 COMMITTED = sorted((Path(__file__).parents[2] / "reports").glob("*/report.md"))
 # Reports of which a part is no page yet.
-STILL_LONG = {f"amd-epyc{job}" for job in ("-dgca", "-textgen", "-timeseries", "-vqa")}
 
 
 @pytest.mark.parametrize("report", COMMITTED, ids=lambda path: path.parent.name)
 def test_a_person_can_read_every_committed_report(report: Path) -> None:
-    if report.parent.name not in STILL_LONG:
-        assert count_open_lines(report.read_text(encoding="utf-8")) <= MOST_OPEN_LINES
+    assert count_open_lines(report.read_text(encoding="utf-8")) <= MOST_OPEN_LINES
 
 
 @pytest.fixture(scope="module")
