@@ -59,27 +59,6 @@ ONE_PLACE: dict[str, tuple[str, str]] = {
     "torch.cuda": ("diagnose/**", "diagnose/measure/machine/cuda.py"),
 }
 
-# Analysis that still writes its own tables: to be moved.
-NOT_YET = {
-    *(
-        f"diagnose/analyze/{name}.py"
-        for name in (
-            "claims/ledger",
-            "link/bandwidth",
-            "optimize/coverage",
-            "optimize/curves",
-            "optimize/density",
-            "optimize/effects",
-            "optimize/ladder",
-            "optimize/pace",
-            "optimize/plans",
-            "scaling/cadence",
-            "scaling/cluster_table",
-            "scaling/options",
-        )
-    ),
-}
-
 PRODUCT = ("bench/**/*.py", "diagnose/**/*.py", "conftest.py")
 
 # Longer than this and a file answers more than one question.
@@ -207,8 +186,7 @@ def find_import_cycles(root: Path) -> list[str]:
 
 
 def test_every_file_keeps_to_the_import_table() -> None:
-    found = [each for each in find_forbidden_imports(ROOT) if each.split(":")[0] not in NOT_YET]
-    assert found == []
+    assert find_forbidden_imports(ROOT) == []
 
 
 def test_nothing_imports_in_a_circle() -> None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from diagnose.analyze.units import percent
-from diagnose.records.accuracy import AccuracyRecord, CaseResult, PlantedCulprit, Said, Twins
+from diagnose.records.accuracy import AccuracyRecord, CaseResult, Said
 from diagnose.records.stats import Interval, hodges_lehmann
 
 HEALTHY = "compute"
@@ -30,26 +31,100 @@ class Judged:
     """One case, held against its truth."""
 
     result: CaseResult
-    not_planted: str  # why the case proves nothing on this machine, or ""
-    said_cause: str
-    cause_right: bool
-    line_right: bool | None  # with the right cause; None where there is no line to find
-    found: int  # how many of its culprits are among the findings
-    real: Interval | None  # seconds per step that the repair gives back
-    said_seconds: float  # that the findings of the true causes promise
-    # The same share of the slow twin's step: a shared machine changes its speed from minute to
-    # minute, and seconds of different minutes cannot be compared.
-    paced_seconds: float
-    gain_error: float | None  # of the paced promise, as a share of the real gain
-    false_alarm: bool
 
     @property
     def is_healthy(self) -> bool:
         return not self.result.culprits
 
     @property
+    def findings(self) -> Sequence[Said]:
+        return self.result.answer.findings if self.result.answer else ()
+
+    @property
     def true_cause(self) -> str:
-        return self.result.culprits[0].cause if self.result.culprits else HEALTHY
+        return HEALTHY if self.is_healthy else self.result.culprits[0].cause
+
+    @property
+    def said_cause(self) -> str:
+        return self.findings[0].cause if self.findings else NO_ANSWER
+
+    @property
+    def cause_right(self) -> bool:
+        return self.said_cause == self.true_cause
+
+    @property
+    def line_right(self) -> bool | None:
+        """With the right cause; None where there is no line to find."""
+        if self.is_healthy:
+            return None
+        culprit = self.result.culprits[0]
+        return self.cause_right and any(
+            self.findings[0].file == culprit.file and abs(self.findings[0].line - line) <= LINES_OFF
+            for line in culprit.lines
+        )
+
+    @property
+    def false_alarm(self) -> bool:
+        return self.is_healthy and any(each.cause != HEALTHY for each in self.findings)
+
+    @property
+    def promised(self) -> Sequence[Said]:
+        """The findings of the true causes."""
+        first = {each.cause: each for each in reversed(self.findings)}
+        causes = (culprit.cause for culprit in self.result.culprits)
+        return [first[cause] for cause in causes if cause in first]
+
+    @property
+    def said_seconds(self) -> float:
+        return sum(each.gain_seconds for each in self.promised)
+
+    @property
+    def promised_seconds(self) -> float:
+        """The promised share of the slow twin's step.
+
+        A shared machine changes its speed from minute to minute, and seconds of different
+        minutes cannot be compared.
+        """
+        twins = self.result.twins
+        step = statistics.fmean(twins.slow_seconds) if twins is not None else 0.0
+        return step * sum(each.share for each in self.promised)
+
+    @functools.cached_property
+    def real(self) -> Interval | None:
+        """Seconds per step of the slow script that the repair gives back.
+
+        From pairs of blocks that ran one after the other.
+        """
+        twins = self.result.twins
+        if twins is None:
+            return None
+        pairs = zip(twins.slow_seconds, twins.fixed_seconds, strict=True)
+        return hodges_lehmann([slow - fixed / twins.fixed_work for slow, fixed in pairs])
+
+    @property
+    def gain_error(self) -> float | None:
+        """Of the promise, as a share of the real gain."""
+        if self.is_healthy or self.real is None or self.real.center <= 0:
+            return None
+        return abs(self.promised_seconds - self.real.center) / self.real.center
+
+    @property
+    def not_planted(self) -> str:
+        """Why the case proves nothing on this machine, or "".
+
+        A cause that costs nothing here cannot be found here, and must not be. Only where the
+        whole interval says so: noise must not take a case out of the count.
+        """
+        twins = self.result.twins
+        if self.real is None or twins is None:
+            return ""
+        least, most = self.real.ends or (self.real.center, self.real.center)
+        enough = HEALTHY_SHARE * statistics.median(twins.slow_seconds)
+        if not self.is_healthy and most <= enough:
+            return "the repaired twin is hardly faster on this machine"
+        if self.is_healthy and least > enough:
+            return "the obvious change does help on this machine, so the script is not healthy here"
+        return ""
 
 
 @dataclass(frozen=True)
@@ -65,82 +140,7 @@ class Goal:
 
 
 def judge(record: AccuracyRecord) -> list[Judged]:
-    return [judge_case(each) for each in record.cases]
-
-
-def judge_case(result: CaseResult) -> Judged:
-    findings = result.answer.findings if result.answer else ()
-    real = _real_gain(result.twins)
-    said_cause = findings[0].cause if findings else NO_ANSWER
-    true_causes = [each.cause for each in result.culprits]
-    promised = [_find(findings, cause) for cause in true_causes]
-    said_seconds = sum(each.gain_seconds for each in promised if each is not None)
-    share = sum(each.share for each in promised if each is not None)
-    paced = share * _mean_step(result.twins)
-    cause_right = said_cause == (true_causes[0] if true_causes else HEALTHY)
-    line_right = (
-        cause_right and _names_line(findings[:1], result.culprits[0]) if true_causes else None
-    )
-    return Judged(
-        result=result,
-        not_planted=_why_not_planted(result, real),
-        said_cause=said_cause,
-        cause_right=cause_right,
-        line_right=line_right,
-        found=sum(each is not None for each in promised),
-        real=real,
-        said_seconds=said_seconds,
-        paced_seconds=paced,
-        gain_error=_error(paced, real) if true_causes else None,
-        false_alarm=not true_causes and any(each.cause != HEALTHY for each in findings),
-    )
-
-
-def _real_gain(twins: Twins | None) -> Interval | None:
-    """Per step of the slow script, from pairs of blocks that ran one after the other."""
-    if twins is None:
-        return None
-    pairs = zip(twins.slow_seconds, twins.fixed_seconds, strict=True)
-    return hodges_lehmann([slow - fixed / twins.fixed_work for slow, fixed in pairs])
-
-
-def _mean_step(twins: Twins | None) -> float:
-    return statistics.fmean(twins.slow_seconds) if twins is not None else 0.0
-
-
-def _why_not_planted(result: CaseResult, real: Interval | None) -> str:
-    """A cause that costs nothing on this machine cannot be found on it, and must not be.
-
-    Only where the whole interval says so: noise must not take a case out of the count.
-    """
-    if real is None or result.twins is None:
-        return ""
-    least = real.center if real.low is None else real.low
-    most = real.center if real.high is None else real.high
-    enough = HEALTHY_SHARE * statistics.median(result.twins.slow_seconds)
-    if result.culprits and most <= enough:
-        return "the repaired twin is hardly faster on this machine"
-    if not result.culprits and least > enough:
-        return "the obvious change does help on this machine, so the script is not healthy here"
-    return ""
-
-
-def _find(findings: Sequence[Said], cause: str) -> Said | None:
-    return next((each for each in findings if each.cause == cause), None)
-
-
-def _names_line(findings: Sequence[Said], culprit: PlantedCulprit) -> bool:
-    return any(
-        each.file == culprit.file and abs(each.line - line) <= LINES_OFF
-        for each in findings
-        for line in culprit.lines
-    )
-
-
-def _error(said_seconds: float, real: Interval | None) -> float | None:
-    if real is None or real.center <= 0:
-        return None
-    return abs(said_seconds - real.center) / real.center
+    return [Judged(each) for each in record.cases]
 
 
 def goals(cases: Sequence[Judged]) -> list[Goal]:
@@ -187,10 +187,18 @@ def _share_goal(
     return Goal(name, f"at least {percent(least)}", share, right, len(cases), met)
 
 
-def confusion(cases: Sequence[Judged]) -> dict[tuple[str, str], int]:
-    """How often a script with the first cause was said to have the second."""
-    counts: dict[tuple[str, str], int] = {}
-    for each in cases:
-        pair = (each.true_cause, each.said_cause)
-        counts[pair] = counts.get(pair, 0) + 1
-    return counts
+def answer(record: AccuracyRecord) -> str:
+    """The four figures in one sentence."""
+    cause, line, error, alarms = goals(judge(record))
+    if not record.cases:
+        return "No script was diagnosed."
+    clauses = [f"the top cause is right in {cause.right} of {cause.count} scripts"]
+    if line.count:
+        clauses.append(f"the line in {line.right} of {line.count}")
+    if error.value is not None:
+        clauses.append(f"the promised gain is off by {percent(error.value)} at the median")
+    if alarms.count:
+        clauses.append(f"{alarms.right} of {alarms.count} healthy scripts raise a false alarm")
+    text = "; ".join(clauses)
+    ending = "" if record.complete else " The run was not finished."
+    return f"{text[0].upper()}{text[1:]}.{ending}"

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from diagnose.records import codec
-from diagnose.records.header import Reading
+from diagnose.records.header import Reading, Setting
 from diagnose.records.run import GpuUse, Measurement, RunRecord, StageResult, Timing
 from diagnose.records.stats import CONFIDENCE, Interval, hodges_lehmann, percentile_bound
 
@@ -52,6 +52,27 @@ def reference(record: RunRecord, key: str) -> Measurement | None:
     if stage is None or stage.status != "done":
         return None
     return next((each for each in stage.measurements if each.role == "reference"), None)
+
+
+def fastest(measurements: Iterable[Measurement]) -> Measurement | None:
+    return min(measurements, key=lambda each: step_seconds(each).center, default=None)
+
+
+def shown(stage: StageResult) -> Measurement | None:
+    """The one measurement that stands for a stage: its fastest result."""
+    measured = [each for each in stage.measurements if each.role == "result"]
+    return fastest(measured or stage.measurements)
+
+
+def loader_series(record: RunRecord) -> dict[str, dict[Setting, Measurement]]:
+    """Loader configurations by number of workers, one row for what else differs."""
+    measurements = results(record, "loader")
+    names = varying_settings(measurements, but="workers")
+    series: dict[str, dict[Setting, Measurement]] = {}
+    for each in measurements:
+        name = describe_settings(each, names) or str(each.settings.get("storage", "data"))
+        series.setdefault(name, {})[each.settings.get("workers")] = each
+    return series
 
 
 def headline(record: RunRecord) -> tuple[str, Measurement] | None:
@@ -136,15 +157,11 @@ def ceilings(record: RunRecord, kind: str) -> list[Measurement]:
 
 
 def rate(measurement: Measurement, amount: Reading) -> Interval | None:
-    """Amount per second; the slow end of the time interval is the low end of the rate."""
+    """Amount per second."""
     if amount.value is None:
         return None
-    seconds = step_seconds(measurement)
-    return Interval(
-        amount.value / seconds.center,
-        None if seconds.high is None else amount.value / seconds.high,
-        None if seconds.low is None else amount.value / seconds.low,
-    )
+    of_one = amount.value
+    return step_seconds(measurement).map(lambda seconds: of_one / seconds)
 
 
 def operation_seconds(measurement: Measurement) -> Interval:
@@ -163,14 +180,13 @@ def matmul_rate(record: RunRecord, dtype: str) -> Interval | None:
 
 def attainable_share(record: RunRecord, measurement: Measurement) -> Reading:
     """FLOP/s of the step over the FLOP/s of a large matrix product in the same precision."""
-    achieved = rate(measurement, measurement.flops_per_step)
-    if achieved is None:
-        return Reading(None, measurement.flops_per_step.reason)
-    dtype = precision_name(measurement)
-    ceiling = matmul_rate(record, dtype)
-    if ceiling is None:
-        return Reading(None, f"no measured matrix-product ceiling for {dtype or 'this precision'}")
-    return _ratio(Reading(achieved.center), Reading(ceiling.center), "the ceiling is 0 FLOP/s")
+    if measurement.flops_per_step.value is None:
+        return measurement.flops_per_step
+    share = attainable_interval(record, measurement)
+    if share is None:
+        dtype = precision_name(measurement) or "this precision"
+        return Reading(None, f"no measured matrix-product ceiling for {dtype}")
+    return Reading(share.center)
 
 
 def attainable_interval(record: RunRecord, measurement: Measurement) -> Interval | None:
@@ -184,9 +200,9 @@ def attainable_interval(record: RunRecord, measurement: Measurement) -> Interval
     if achieved is None or ceiling is None or not ceiling.center:
         return None
     share = achieved.center / ceiling.center
-    if achieved.low is None or achieved.high is None or not ceiling.low or ceiling.high is None:
+    if achieved.ends is None or ceiling.ends is None:
         return Interval(share, None, None)
-    return Interval(share, achieved.low / ceiling.high, achieved.high / ceiling.low)
+    return Interval(share, achieved.ends[0] / ceiling.ends[1], achieved.ends[1] / ceiling.ends[0])
 
 
 def credible_share(record: RunRecord, measurement: Measurement) -> Reading:
@@ -253,18 +269,6 @@ def no_power_reason(record: RunRecord) -> str:
         or record.header.machine.nvml.reason
         or "no power was sampled"
     )
-
-
-def figure_names(record: RunRecord) -> tuple[str, ...]:
-    """The figures that this record supports."""
-    names = []
-    if headline(record) is not None:
-        names.append("stages.svg")
-    if results(record, "loader"):
-        names.append("loader.svg")
-    if not no_power_reason(record):
-        names.append("power.svg")
-    return tuple(names)
 
 
 def fingerprint(record: object) -> str:

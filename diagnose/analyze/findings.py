@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Generic, Literal, TypeVar
+
+Verdict = Literal["cause", "excluded", "cannot tell", "flag"]
+Severity = Literal["info", "warning", "critical"]
+Case = TypeVar("Case")
 
 
 @dataclass(frozen=True)
@@ -11,8 +16,27 @@ class Finding:
     """What a rule says of a record, and what that rests on."""
 
     kind: str  # stable key
-    verdict: Literal["cause", "excluded", "cannot tell", "flag"]
-    severity: Literal["info", "warning", "critical"]
+    verdict: Verdict
+    severity: Severity
     sentence: str
     evidence: str
     advice: str = ""
+
+
+@dataclass(frozen=True)
+class Rule(Generic[Case]):
+    """One row of a table of findings, for sentences that are the same in every record."""
+
+    kind: str
+    verdict: Verdict
+    severity: Severity
+    sentence: str
+    find: Callable[[Case], str | bool | None]  # the evidence, or nothing where it does not hold
+    advice: str = ""
+
+    def judge(self, case: Case) -> list[Finding]:
+        found = self.find(case)
+        if not found:
+            return []
+        words = (self.sentence, str(found), self.advice)
+        return [Finding(self.kind, self.verdict, self.severity, *words)]

@@ -30,16 +30,6 @@ class Point:
 
 
 @dataclass(frozen=True)
-class Piece:
-    """A line over neighbouring sizes only."""
-
-    first_bytes: int
-    last_bytes: int
-    alpha_seconds: float
-    bytes_per_second: float | None  # None: the time does not grow with the size here
-
-
-@dataclass(frozen=True)
 class Fit:
     """Latency from the smallest sizes, bandwidth from the largest, and how well both serve."""
 
@@ -47,7 +37,6 @@ class Fit:
     bytes_per_second: float
     worst_residual: float  # largest |measured - line| / measured
     worst_bytes: int
-    pieces: tuple[Piece, ...]
 
     @property
     def half_bytes(self) -> float:
@@ -76,7 +65,8 @@ def fit_line(points: Sequence[Point]) -> Fit | Unfit:
         return Unfit(f"no size up to {LATENCY_UP_TO_BYTES} bytes was measured")
     if len(ordered) < _FEWEST_POINTS:
         return Unfit(f"fewer than {_FEWEST_POINTS} sizes were measured")
-    slope = theil_sen_slope(_thirds(ordered)[-1])
+    largest_third = max(2, math.ceil(len(ordered) / 3))
+    slope = theil_sen_slope(ordered[-largest_third:])
     if slope <= _FLATTEST_SLOPE:
         return Unfit("the time does not grow with the size among the largest sizes")
     alpha = statistics.median(small)
@@ -85,8 +75,7 @@ def fit_line(points: Sequence[Point]) -> Fit | Unfit:
         for point in ordered
     ]
     worst, nbytes = max(misses)
-    pieces = tuple(_draw_piece(third) for third in _thirds(ordered))
-    return Fit(alpha, 1 / slope, worst, nbytes, pieces)
+    return Fit(alpha, 1 / slope, worst, nbytes)
 
 
 def theil_sen_slope(points: Sequence[Point]) -> float:
@@ -106,19 +95,3 @@ def _merge(points: Sequence[Point]) -> list[Point]:
     for point in points:
         times.setdefault(point.nbytes, []).append(point.seconds)
     return [Point(nbytes, statistics.median(times[nbytes])) for nbytes in sorted(times)]
-
-
-def _thirds(ordered: Sequence[Point]) -> list[Sequence[Point]]:
-    """Small, middle, large; neighbours share their border so that no size lies between lines."""
-    count = max(2, math.ceil(len(ordered) / 3))
-    thirds = [ordered[:count], ordered[count - 1 : 1 - count], ordered[-count:]]
-    return [third for third in thirds if len(third) > 1]
-
-
-def _draw_piece(points: Sequence[Point]) -> Piece:
-    first, last = points[0].nbytes, points[-1].nbytes
-    slope = theil_sen_slope(points)
-    if slope <= _FLATTEST_SLOPE:
-        return Piece(first, last, statistics.median(point.seconds for point in points), None)
-    alpha = statistics.median(point.seconds - slope * point.nbytes for point in points)
-    return Piece(first, last, alpha, 1 / slope)

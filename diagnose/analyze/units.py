@@ -25,6 +25,7 @@ class Unit:
     significant: int = _SIGNIFICANT
     decimals: int = MOST_DECIMALS  # at most so many
     prefixed: bool = False  # 12.3 GB instead of 12300000000 B
+    shortest: bool = False  # 450 and 0.1, for what was not measured but read
 
     def write(self, value: float | Interval) -> str:
         if isinstance(value, Interval):
@@ -35,6 +36,8 @@ class Unit:
             return f"{value}{self._end}"
         if self.prefixed:
             return scaled(value, self.suffix)
+        if self.shortest:
+            return f"{value * self.factor:g}{self._end}"
         return number(value * self.factor, self.significant) + self._end
 
     @property
@@ -43,6 +46,7 @@ class Unit:
 
 
 PLAIN = Unit()
+AS_READ = Unit(shortest=True)
 MILLISECONDS = Unit(1e3)
 PERCENT = Unit(1e2, "%", significant=2, decimals=1)
 TIMES = Unit(suffix="x")
@@ -73,12 +77,7 @@ def percent_interval(interval: Interval) -> str:
 
 
 def scale(interval: Interval, factor: float) -> Interval:
-    low, high = interval.low, interval.high
-    return Interval(
-        interval.center * factor,
-        None if low is None else low * factor,
-        None if high is None else high * factor,
-    )
+    return interval.map(lambda value: value * factor)
 
 
 def spread(interval: Interval, most_decimals: int = MOST_DECIMALS) -> str:

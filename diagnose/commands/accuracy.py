@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from diagnose.analyze.accuracy import goals, judge, judge_case
+from diagnose.analyze.accuracy import Judged, answer, goals, judge
 from diagnose.commands.arguments import add_number, add_reports_option, add_seconds
 from diagnose.commands.keep import complain, keep_report, print_answer
 from diagnose.commands.progress import Progress
@@ -104,7 +104,7 @@ def _begin(fresh: AccuracyRecord, directory: Path, *, resume: bool) -> AccuracyR
     path = directory / store.ACCURACY_NAME
     if not (resume and path.exists()):
         return fresh
-    earlier = store.load_accuracy(path)
+    earlier = store.load(path, AccuracyRecord)
     for name, before, now in (
         ("tool", earlier.tool, fresh.tool),
         ("tool version", earlier.header.tool_version, fresh.header.tool_version),
@@ -133,15 +133,13 @@ def _count(record: AccuracyRecord) -> str:
 
 
 def _line(result: CaseResult) -> str:
-    judged = judge_case(result)
+    judged = Judged(result)
     real = "" if judged.real is None else f", real gain {judged.real.center * 1e3:.1f} ms"
-    promised = f", promised {judged.paced_seconds * 1e3:.1f} ms" if result.culprits else ""
+    promised = f", promised {judged.promised_seconds * 1e3:.1f} ms" if result.culprits else ""
     return f"{result.name}: {judged.true_cause}, said {judged.said_cause}{promised}{real}"
 
 
 def _conclude(record: AccuracyRecord, arguments: argparse.Namespace) -> int:
-    from diagnose.render.accuracy.report import answer
-
     reached = goals(judge(record))
     met = {goal.name: goal.met for goal in reached}
     text = answer(record)

@@ -8,7 +8,7 @@ import os
 from collections.abc import Iterator
 from dataclasses import replace
 
-from diagnose.analyze.batch_size.choice import judge
+from diagnose.analyze.batch_size import answer, judge
 from diagnose.commands.arguments import add_job_options, add_number, count
 from diagnose.commands.keep import complain, keep_report, print_answer, with_label
 from diagnose.commands.progress import Progress
@@ -135,8 +135,6 @@ def _count(record: BatchSizeRecord) -> str:
 
 
 def _conclude(record: BatchSizeRecord, arguments: argparse.Namespace) -> None:
-    from diagnose.render.batch_size.report import answer
-
     found = [
         {
             "configuration": each.configuration.key,

@@ -138,7 +138,7 @@ def _may_go_on(outcome: Outcome) -> bool:
 
 def _conclude(record: BandwidthRecord, arguments: argparse.Namespace, *, quiet: bool) -> int:
     from diagnose.analyze.link.verdict import judge
-    from diagnose.render.link.report import answer, print_table
+    from diagnose.render.link import answer, print_table
 
     invalid = [each for each in record.sizes if each.status == "invalid"]
     for each in invalid:

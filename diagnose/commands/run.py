@@ -17,6 +17,7 @@ from diagnose.measure.stages import INTERCONNECT, STAGE_KEYS
 from diagnose.measure.supervisor import Job
 from diagnose.records.exit_codes import COULD_NOT_MEASURE, FINE, FOUND
 from diagnose.records.header import WorkloadFacts
+from diagnose.records.ranks import BandwidthRecord
 from diagnose.records.run import RunRecord
 from diagnose.render import store
 
@@ -97,7 +98,7 @@ def _begin(record: RunRecord, directory: Path, *, resume: bool) -> RunRecord:
     if not path.exists():
         return record
     try:
-        earlier = store.load(path)
+        earlier = store.load(path, RunRecord)
     except store.StoreError as error:
         complain(f"{error}; it was moved to {store.quarantine(path).name}")
         return record
@@ -144,6 +145,6 @@ def _measure_link(record: RunRecord, directory: Path, arguments: argparse.Namesp
         complain("interconnect: skipped, because an all-reduce needs two accelerators")
         return FINE
     path = directory / store.BANDWIDTH_NAME
-    if arguments.resume and path.exists() and store.load_bandwidth(path).complete:
+    if arguments.resume and path.exists() and store.load(path, BandwidthRecord).complete:
         return FINE
     return measure_here(record.header, arguments.reports, quiet=arguments.json)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import argparse
 
-from diagnose.analyze.scaling.cluster_links import LINK_NAMES
+from diagnose.analyze.links import LINK_NAMES
 from diagnose.commands.arguments import add_reports_option, count
 from diagnose.measure.supervisor import CouldNotOpen
 from diagnose.records.exit_codes import FINE
+from diagnose.records.ranks import ScalingRecord
 from diagnose.render import store
 
 MANUAL = """example:
@@ -28,12 +29,13 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from diagnose.analyze.scaling.cluster_table import SimulationRefused, scale_table
+    from diagnose.analyze.scaling.cluster import SimulationRefused, simulate_record
+    from diagnose.render.scaling import render_scale
 
     directory = store.record_path(arguments.reports, arguments.label).parent
-    record = store.load_scaling(directory / store.SCALING_NAME)
+    record = store.load(directory / store.SCALING_NAME, ScalingRecord)
     try:
-        print(scale_table(record, arguments.ranks, arguments.link))
+        print(render_scale(simulate_record(record, arguments.ranks, arguments.link)))
     except SimulationRefused as error:
         raise CouldNotOpen(str(error)) from None
     return FINE

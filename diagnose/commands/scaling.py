@@ -92,7 +92,7 @@ def _count(record: ScalingRecord) -> str:
 
 def _print(record: ScalingRecord, arguments: argparse.Namespace) -> None:
     from diagnose.analyze.scaling.options import judge_options
-    from diagnose.render.scaling.report import answer
+    from diagnose.render.scaling import answer
 
     options = [
         {"name": each.name, "verdict": each.verdict, "reason": each.reason}

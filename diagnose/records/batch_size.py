@@ -1,7 +1,7 @@
 """What is recorded when a batch size is sought? Every probe raw, and what the best ones cost.
 
-Standard library only, like model.py, whose rules hold here too. The line of memory over batch
-lives here because both halves need it: the search to guess, the report to show.
+The line of memory over batch lives here because both halves need it: the search to guess, the
+report to show.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What is recorded when several ranks work together? Raw times by rank, nothing derived.
 
-Standard library only, like model.py, whose rules hold here too. A series is written
-[rank][sample]: which rank was late is decided when the record is told, not when it is made.
+A series is written [rank][sample]: which rank was late is decided when the record is read, not
+when it is made.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ class SizeResult:
     purpose: str  # "sweep", "4 MB of the field report", "bucket of 25 MiB", "all gradients"
     status: Status  # "invalid" is a wrong sum: its times are no bandwidth
     reason: str = ""
-    latency_seconds: ByRank = ()  # barrier, one all-reduce, synchronise
-    window_seconds: ByRank = ()  # a window of back-to-back all-reduces, then synchronise
+    latency_seconds: ByRank = ()  # barrier, one all-reduce, synchronize
+    window_seconds: ByRank = ()  # a window of back-to-back all-reduces, then synchronize
     iterations_per_window: int = 0
     wrong_before: int | None = None  # elements, summed over ranks; None: not checked
     wrong_after: int | None = None
@@ -91,7 +91,7 @@ class Series:
 
 # alone: rank 0 works, the others wait. together: all ranks at once. The names say what differs:
 # "input" real batches through the loader, "resident" one batch kept on the device; "local" no
-# gradient is exchanged (correct no_sync), "synchronised" DDP as usual; "full" with the optimiser.
+# gradient is exchanged (correct no_sync), "synchronised" DDP as usual; "full" with the optimizer.
 SERIES_NAMES = (
     "alone full input",
     "alone local input",
@@ -105,7 +105,7 @@ SERIES_NAMES = (
 
 @dataclass(frozen=True)
 class CadenceCost:
-    """What evaluation and saving cost, so that their share can be told for any cadence."""
+    """What evaluation and saving cost, so that their share is known for any cadence."""
 
     evaluation_seconds: Reading
     saving_seconds: Reading

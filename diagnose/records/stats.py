@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 
@@ -40,6 +40,25 @@ class Interval:
         if self.low is None or self.high is None:
             return None
         return (self.high - self.low) / 2
+
+    @property
+    def ends(self) -> tuple[float, float] | None:
+        """Both ends, where there is an interval."""
+        return None if self.low is None or self.high is None else (self.low, self.high)
+
+    def map(self, function: Callable[[float], float]) -> Interval:
+        """The same function of every value; one that falls swaps the ends."""
+        if self.ends is None:
+            return Interval(function(self.center), None, None)
+        low, high = sorted(map(function, self.ends))
+        return Interval(function(self.center), low, high)
+
+    def is_above(self, bound: float) -> bool:
+        """Whether there is an interval, and all of it is."""
+        return self.low is not None and self.low > bound
+
+    def is_below(self, bound: float) -> bool:
+        return self.high is not None and self.high < bound
 
 
 def hodges_lehmann(values: Sequence[float], confidence: float = CONFIDENCE) -> Interval:

@@ -6,28 +6,28 @@ import contextlib
 from pathlib import Path
 
 from diagnose.analyze import derive
-from diagnose.render import seal, store
+from diagnose.render import claims, seal, store
 from diagnose.render.index import render_index
 from diagnose.render.parts import PARTS, Told, load_parts, render_parts
 
 REPORT_NAME = "report.md"
 INDEX_NAME = "README.md"
-_FIGURE_NAMES = tuple(name for part in PARTS for name in part.figures)
+_DERIVED = (".md", ".svg", ".csv")
 
 
 def write_report(directory: Path) -> Path:
-    """report.md and the figures, rendered completely before the first file is touched."""
+    """report.md, figures and CSV, rendered completely before the first file is touched."""
     told = load_parts(directory)
     if not told:
         raise store.StoreError(f"{directory} holds no record; measure first, or see {INDEX_NAME}")
     text = render_parts(told).encode()
-    drawn = {name: svg for each in told for name, svg in each.part.draw(each.record).items()}
-    for name, content in drawn.items():
+    drawn = {name: svg for each in told for name, svg in each.draw_all().items()}
+    exported = {name: csv.encode() for each in told for name, csv in each.exports().items()}
+    for name, content in {**drawn, **exported}.items():
         store.write_atomically(directory / name, content)
-    for name in _FIGURE_NAMES:
-        if name not in drawn:
-            with contextlib.suppress(FileNotFoundError):
-                (directory / name).unlink()
+    for path in directory.glob("*.svg"):
+        if path.name not in drawn and seal.is_sealed(path.read_bytes()):
+            path.unlink()
     store.write_atomically(directory / REPORT_NAME, text)
     return directory / REPORT_NAME
 
@@ -46,6 +46,11 @@ def write_index(reports_dir: Path) -> Path:
             told += load_parts(directory)
     path = reports_dir / INDEX_NAME
     store.write_atomically(path, render_index(told).encode())
+    page = reports_dir / claims.DIRECTORY / REPORT_NAME
+    if text := claims.render_claims([each.record for each in told]):
+        store.write_atomically(page, text.encode())
+    else:
+        page.unlink(missing_ok=True)
     return path
 
 
@@ -57,6 +62,8 @@ def check(reports_dir: Path) -> list[str]:
     all_told: list[Told] = []
     unread = False
     for directory in sorted(each for each in reports_dir.glob("*") if each.is_dir()):
+        if directory.name == claims.DIRECTORY:
+            continue
         try:
             told = load_parts(directory)
         except store.StoreError as error:
@@ -67,7 +74,7 @@ def check(reports_dir: Path) -> list[str]:
         if told:
             problems += _check_report(directory, told)
             continue
-        kept = [name for name in (REPORT_NAME, *_FIGURE_NAMES) if (directory / name).exists()]
+        kept = sorted(each.name for each in directory.iterdir() if each.suffix in _DERIVED)
         # A run that ended before its first stage leaves a lock: only a report needs a record.
         if kept:
             problems.append(
@@ -79,20 +86,24 @@ def check(reports_dir: Path) -> list[str]:
     # An index of fewer records than there are would only repeat the problem above.
     if not unread and (all_told or index.exists()):
         problems += _compare(index, render_index(all_told))
+        text = claims.render_claims([each.record for each in all_told])
+        page = reports_dir / claims.DIRECTORY / REPORT_NAME
+        if text or page.exists():
+            problems += _compare(page, text)
     return problems
 
 
 def _check_report(directory: Path, told: list[Told]) -> list[str]:
     problems = [problem for each in told for problem in _check_origin(directory, each.record)]
     problems += _compare(directory / REPORT_NAME, render_parts(told))
-    sealed = {name: each for each in told for name in each.part.figure_names(each.record)}
-    for name in _FIGURE_NAMES:
-        path = directory / name
-        if name in sealed:
-            problems += _check_figure(path, derive.fingerprint(sealed[name].record))
-        elif path.exists():
-            problems.append(f"{path} is left over: this record has no such figure")
-    return problems
+    for each in told:
+        for name, csv in each.exports().items():
+            problems += _compare(directory / name, csv)
+    sealed = {name: each.record for each in told for name in each.figure_names()}
+    for name, record in sealed.items():
+        problems += _check_figure(directory / name, derive.fingerprint(record))
+    left_over = [path for path in sorted(directory.glob("*.svg")) if path.name not in sealed]
+    return problems + [f"{path} is left over: no record here has this figure" for path in left_over]
 
 
 def _check_origin(directory: Path, record: store.Record) -> list[str]:

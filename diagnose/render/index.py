@@ -4,24 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from diagnose.analyze import derive
-from diagnose.analyze.run.rules import answer, judge
-from diagnose.analyze.units import milliseconds
-from diagnose.records.run import RunRecord
-from diagnose.render import store
-from diagnose.render.markdown import Align, Footnotes, Markup, escape, prose, table
-from diagnose.render.parts import PARTS, Part, Told
+from diagnose.render.markdown import Markup, escape
+from diagnose.render.parts import PARTS, Told
+from diagnose.render.table import Column, table
 
-_HEADERS = (
-    "label",
-    "device",
-    "workload",
-    "size",
-    Markup("training step ms [95 % interval]"),
-    "measured",
-    "answer",
+_COLUMNS: tuple[Column[Told], ...] = (
+    # The link names a directory, and a label that names one needs no escaping.
+    Column(
+        "label",
+        lambda told: Markup(
+            f"[{escape(told.record.header.label)}]({told.record.header.label}/report.md)"
+        ),
+    ),
+    Column("device", lambda told: told.record.header.machine.device_name, left=True),
+    Column("measured", lambda told: told.record.header.created, left=True),
+    Column("answer", lambda told: told.page.answer, left=True),
 )
-_ALIGN: tuple[Align, ...] = ("left", "left", "left", "left", "right", "left", "left")
 
 
 def render_index(told: Sequence[Told]) -> str:
@@ -30,49 +28,11 @@ def render_index(told: Sequence[Told]) -> str:
         "Written by `make diagnose`, `make optimize` and `make report`; every file here is "
         "derived from the JSON beside it, and `make check` fails if it is not.",
     ]
-    if not told:
-        return "\n\n".join([*blocks, "There is no report yet."]) + "\n"
-    notes = Footnotes()
     for part in PARTS:
-        records = [each.record for each in told if each.part is part]
-        records.sort(key=lambda record: str(record.header.label))
-        if not records:
-            continue
-        blocks.append(f"## {part.question}")
-        if part.record_name == store.RECORD_NAME:
-            blocks.append(table(_HEADERS, [_row(record, notes) for record in records], _ALIGN))
-        else:
-            rows = [_short_row(part, record) for record in records]
-            blocks.append(table(("label", "device", "measured", "answer"), rows))
-    if notes.lines():
-        blocks.append("\n".join(notes.lines()))
+        found = [each for each in told if each.part is part]
+        if found:
+            found.sort(key=lambda each: str(each.record.header.label))
+            blocks += [f"## {part.question}", *table(found, _COLUMNS)]
+    if not told:
+        blocks.append("There is no report yet.")
     return "\n\n".join(blocks) + "\n"
-
-
-def _short_row(part: Part, record: store.Record) -> list[str]:
-    return [
-        _link(record.header.label),
-        record.header.machine.device_name,
-        record.header.created,
-        prose(part.answer(record)),
-    ]
-
-
-def _link(label: str) -> Markup:
-    # The link names a directory, and a label that names one needs no escaping.
-    return Markup(f"[{escape(label)}]({label}/report.md)")
-
-
-def _row(record: RunRecord, notes: Footnotes) -> list[str]:
-    training = derive.result(record, "training")
-    stage = derive.find_stage(record, "training")
-    reason = stage.reason if stage and stage.reason else "the training stage was not reached"
-    return [
-        _link(record.header.label),
-        record.header.machine.device_name,
-        record.workload.name,
-        record.workload.size,
-        milliseconds(derive.step_seconds(training)) if training else notes.missing(reason),
-        record.header.created,
-        prose(answer(record, judge(record))),
-    ]

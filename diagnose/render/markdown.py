@@ -8,10 +8,6 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Iterable, Sequence
-from typing import Literal
-
-Align = Literal["left", "right"]
 
 # Text longer than this is an error dump; its beginning says what happened.
 LONGEST_TEXT = 1000
@@ -59,27 +55,6 @@ def prose(text: str) -> Markup:
     return Markup(_INTERVAL.sub(r"[\1]", escape(text)))
 
 
-def table(
-    headers: Sequence[str], rows: Iterable[Sequence[str]], align: Sequence[Align] | None = None
-) -> str:
-    """A pipe table. The first column is left-aligned and the others right, unless told."""
-    align = align or ["left", *["right"] * (len(headers) - 1)]  # type: ignore[list-item]
-    if len(align) != len(headers):
-        raise ValueError(f"{len(headers)} headers but {len(align)} alignments")
-    lines = [_line(headers), "|" + "|".join(" --: " if a == "right" else " :-- " for a in align)]
-    lines[1] += "|"
-    for row in rows:
-        if len(row) != len(headers):
-            raise ValueError(f"{len(headers)} headers but {len(row)} cells: {row[0]}")
-        lines.append(_line(row))
-    return "\n".join(lines)
-
-
-def _line(cells: Sequence[str]) -> str:
-    texts = (cell if isinstance(cell, Markup) else prose(cell) for cell in cells)
-    return "| " + " | ".join(text or " " for text in texts) + " |"
-
-
 class Footnotes:
     """The reasons for the empty or doubtful cells of one table, in order of appearance."""
 
@@ -92,6 +67,9 @@ class Footnotes:
     def doubt(self, text: str, reason: str) -> Markup:
         """A value with the reservation that it was read under, if there is one."""
         return Markup(escape(text) + (self._mark(reason) if reason else ""))
+
+    def has(self, reason: str) -> bool:
+        return clean(reason) in self._reasons
 
     def _mark(self, reason: str) -> str:
         reason = clean(reason) or "no reason was recorded"

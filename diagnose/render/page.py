@@ -7,12 +7,13 @@ left. Several records of one label are one page: their sections are sorted into 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Container, Sequence
+from dataclasses import dataclass, replace
 from enum import IntEnum
 
-from diagnose.records.header import Header
+from diagnose.records.header import Header, WorkloadFacts
 from diagnose.render.markdown import escape, prose
+from diagnose.render.table import Cell
 
 # A person reads no more than this; whatever is longer belongs into folded details.
 MOST_OPEN_LINES = 150
@@ -45,33 +46,49 @@ class Section:
 
 @dataclass(frozen=True)
 class Page:
-    """What one record has to say."""
+    """What one record has to say; what every record has to say is added by closing.py."""
 
     header: Header
     title: str
     question: str
     answer: str
     sections: Sequence[Section]
+    workload: WorkloadFacts | None = None  # whose settings and data close the report
+    # What "How it was measured" says of this record beside its header and its workload.
+    method: Sequence[tuple[str, Cell]] = ()
 
 
 def render_page(pages: Sequence[Page], closing: Sequence[Section] = ()) -> str:
     """One report from all records of a label; `closing` is what they share (machine, method)."""
-    blocks = [f"# {escape(pages[0].title)}", *_no_result(pages)]
+    blocks = [f"# {escape(pages[0].title)}", *no_result_blocks([page.header for page in pages])]
     if len(pages) == 1:
         blocks.append(f"**{prose(pages[0].answer)}**")
     else:
         answers = [f"- {escape(page.question)} **{prose(page.answer)}**" for page in pages]
         blocks.append("\n".join(answers))
     sections = [section for page in pages for section in page.sections]
-    # Stable: within a place the records keep the order in which a job is examined.
-    for section in sorted([*sections, *closing], key=lambda each: each.place):
+    for section in _merge([*sections, *closing]):
         blocks += _section(section)
     return "\n\n".join(blocks) + "\n"
 
 
+def _merge(sections: Sequence[Section]) -> list[Section]:
+    """In the order of the report; what several records say under one title stands together."""
+    merged: dict[tuple[Place, str], Section] = {}
+    # Stable: within a place the records keep the order in which a job is examined.
+    for each in sorted(sections, key=lambda each: each.place):
+        if not each.blocks:
+            continue
+        key = (each.place, each.title)
+        earlier = merged.get(key)
+        if earlier is None:
+            merged[key] = each
+        else:
+            merged[key] = replace(earlier, blocks=[*earlier.blocks, *each.blocks])
+    return list(merged.values())
+
+
 def _section(section: Section) -> list[str]:
-    if not section.blocks:
-        return []
     if not section.folded:
         return [f"## {escape(section.title)}", *section.blocks]
     # GitHub renders Markdown inside details only after an empty line.
@@ -79,16 +96,14 @@ def _section(section: Section) -> list[str]:
     return [summary, *section.blocks, "</details>"]
 
 
-def _no_result(pages: Sequence[Page]) -> list[str]:
+def no_result_blocks(headers: Sequence[Header]) -> list[str]:
     """What must stand above numbers that are none."""
-    sources = dict.fromkeys(
-        page.header.source for page in pages if page.header.source != "hardware"
-    )
+    sources = dict.fromkeys(each.source for each in headers if each.source != "hardware")
     blocks = [
         f"**Not a result: measured on a {escape(source)}, to test the tool itself.**"
         for source in sources
     ]
-    if any(page.header.effort == "smoke" for page in pages):
+    if any(each.effort == "smoke" for each in headers):
         blocks.append("**Not a result: a smoke run takes too few steps to mean anything.**")
     return blocks
 
@@ -104,3 +119,8 @@ def count_open_lines(text: str) -> int:
         elif depth == 0 and line.strip():
             count += 1
     return count
+
+
+def image(text: str, name: str, drawn: Container[str]) -> list[str]:
+    """The figure of that name, if the record has it."""
+    return [f"![{escape(text)}]({name})"] if name in drawn else []

@@ -26,6 +26,10 @@ def seal(figure: bytes) -> bytes:
     return _with_hash(figure, found, _hash(figure, found))
 
 
+def is_sealed(figure: bytes) -> bool:
+    return _SEAL.search(figure) is not None
+
+
 def find_fault(figure: bytes, fingerprint: str) -> str:
     """Empty, or what is wrong with a sealed figure."""
     found = _SEAL.search(figure)

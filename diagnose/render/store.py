@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import errno
 import fcntl
 import json
 import os
 import re
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
-from diagnose.records import codec
+from diagnose.records import codec, limits
 from diagnose.records.accuracy import AccuracyRecord
 from diagnose.records.batch_size import BatchSizeRecord
 from diagnose.records.experiments import OptimizeRecord
 from diagnose.records.header import SCHEMA
 from diagnose.records.ranks import BandwidthRecord, ScalingRecord
-from diagnose.records.run import Measurement, RunRecord
+from diagnose.records.run import RunRecord
 
 Record: TypeAlias = (
     RunRecord | OptimizeRecord | BatchSizeRecord | BandwidthRecord | ScalingRecord | AccuracyRecord
@@ -33,7 +32,7 @@ BATCH_SIZE_NAME = "batch_size.json"
 BANDWIDTH_NAME = "bandwidth.json"
 SCALING_NAME = "scaling.json"
 ACCURACY_NAME = "accuracy.json"
-_NAMES: Mapping[type[Record], str] = {
+NAMES: Mapping[type[Record], str] = {
     RunRecord: RECORD_NAME,
     OptimizeRecord: OPTIMIZE_NAME,
     BatchSizeRecord: BATCH_SIZE_NAME,
@@ -46,13 +45,9 @@ LOCK_NAME = ".lock"
 
 # A full run is well under 1 MiB; a larger file is not ours, and parsing it costs ten times that.
 LARGEST_FILE_BYTES = 64 * 2**20
-# Far above any FLOP count of a step; keeps sums and quotients of sane numbers finite.
-LARGEST_NUMBER = 1e24
-# The clock counts nanoseconds, so a shorter slot was never measured.
-SHORTEST_SLOT_SECONDS = 1e-9
-# The interval compares all pairs of slots; a real run stops at some hundred.
-MOST_SLOTS = 2000
 
+# reports/claims/ holds what all records together say about published claims.
+RESERVED_LABEL = "claims"
 _LABEL = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 
 
@@ -70,6 +65,8 @@ def validate_label(label: str) -> str:
             f"the label {label[:80]!r} cannot name a directory; use up to 64 of a-z 0-9 . _ - "
             "and begin with a letter or digit"
         )
+    if label == RESERVED_LABEL:
+        raise LabelError(f"the label {label!r} is the name of the page of claims; use another")
     return label
 
 
@@ -91,7 +88,7 @@ def find_records(reports_dir: Path, name: str = RECORD_NAME) -> list[Path]:
 def save(record: Record, directory: Path) -> Path:
     """Write reports/<label>/run.json so that at every moment a whole file is there."""
     validate_label(record.header.label)
-    path = directory / _NAMES[type(record)]
+    path = directory / NAMES[type(record)]
     # Serialised first: a number that cannot be stored must not cost the old file.
     try:
         content = codec.dumps(record)
@@ -142,43 +139,8 @@ def _explain_write(path: Path, error: OSError) -> str:
     return f"{path} was not written: {error.strerror or error}"
 
 
-def load(path: Path) -> RunRecord:
+def load(path: Path, kind: type[T]) -> T:
     """The record of a file, or a StoreError that says in one sentence why there is none."""
-    return _load(path, RunRecord, validate_record)
-
-
-def load_optimize(path: Path) -> OptimizeRecord:
-    """The same for the record of an `optimize`."""
-    return _load(path, OptimizeRecord, _validate)
-
-
-def load_batch_size(path: Path) -> BatchSizeRecord:
-    """The same for the record of a `batch-size`."""
-    return _load(path, BatchSizeRecord, _validate)
-
-
-def load_bandwidth(path: Path) -> BandwidthRecord:
-    """The same for the record of a ddp_bandwidth.py."""
-    return _load(path, BandwidthRecord, _validate)
-
-
-def load_scaling(path: Path) -> ScalingRecord:
-    """The same for the record of a ddp_scaling.py."""
-    return _load(path, ScalingRecord, _validate)
-
-
-def load_accuracy(path: Path) -> AccuracyRecord:
-    """The same for the record of an accuracy.py."""
-    return _load(path, AccuracyRecord, _validate)
-
-
-def _validate(record: Record) -> None:
-    _check_numbers(dataclasses.asdict(record), "record")
-    if not _LABEL.fullmatch(record.header.label):
-        raise ValueError("record.header.label: not a label")
-
-
-def _load(path: Path, kind: type[T], validate: Callable[[T], None]) -> T:
     try:
         with path.open("rb") as file:
             content = file.read(LARGEST_FILE_BYTES + 1)
@@ -200,7 +162,9 @@ def _load(path: Path, kind: type[T], validate: Callable[[T], None]) -> T:
     _check_schema(path, data)
     try:
         record = codec.from_dict(kind, data)
-        validate(record)
+        limits.validate(record)
+        if not _LABEL.fullmatch(record.header.label):
+            raise ValueError("record.header.label: not a label")
         # Text that cannot be written back (an unpaired surrogate) is refused here as well.
         codec.dumps(record)
     except ValueError as error:
@@ -228,50 +192,6 @@ def _check_schema(path: Path, data: Any) -> None:
     )
 
 
-def validate_record(record: RunRecord) -> None:
-    """Refuse what has the right types but cannot have been measured."""
-    _check_numbers(dataclasses.asdict(record), "record")
-    if not _LABEL.fullmatch(record.header.label):
-        raise ValueError("record.header.label: not a label")
-    for stage in record.stages:
-        for measurement in stage.measurements:
-            _check_measurement(f"{stage.key[:40]}/{measurement.name[:40]}", measurement, record)
-    for link in record.header.machine.links:
-        if not all(0 <= gpu < len(record.header.machine.gpus) for gpu in (link.first, link.second)):
-            raise ValueError("record.header.machine.links: a link names a GPU that is not there")
-    data = record.workload.data
-    if data is not None and not 0 <= data.padding_share <= 1:
-        raise ValueError("record.workload.data.padding_share: not between 0 and 1")
-
-
-def _check_numbers(value: Any, path: str) -> None:
-    if isinstance(value, Mapping):
-        for key, each in value.items():
-            _check_numbers(each, f"{path}.{key[:40]}")
-    elif isinstance(value, (list, tuple)):
-        for each in value:
-            _check_numbers(each, path)
-    elif isinstance(value, (int, float)) and not abs(value) <= LARGEST_NUMBER:
-        raise ValueError(f"{path}: a number is out of range")
-
-
-def _check_measurement(path: str, measurement: Measurement, record: RunRecord) -> None:
-    timing = measurement.timing
-    if timing.steps_per_slot < 1:
-        raise ValueError(f"{path}: steps_per_slot is below 1")
-    if not 1 <= len(timing.slot_seconds) <= MOST_SLOTS:
-        raise ValueError(f"{path}: {len(timing.slot_seconds)} slots")
-    if len(timing.slot_starts) != len(timing.slot_seconds):
-        raise ValueError(f"{path}: the number of slot starts and of slots differ")
-    if min(timing.slot_seconds) < SHORTEST_SLOT_SECONDS:
-        raise ValueError(f"{path}: a slot is shorter than a nanosecond")
-    if measurement.samples_per_step is not None and measurement.samples_per_step < 1:
-        raise ValueError(f"{path}: samples_per_step is below 1")
-    for use in measurement.gpus:
-        if not 0 <= use.gpu < len(record.header.machine.gpus):
-            raise ValueError(f"{path}: names GPU {use.gpu}, which is not there")
-
-
 def quarantine(path: Path) -> Path:
     """Move a damaged file out of the way, without losing an earlier one."""
     target = path.with_name(f"{path.name}.corrupt")
@@ -291,7 +211,7 @@ def set_aside(path: Path) -> Path | None:
 
     Copied, not moved: an interruption before the first save must not leave the label empty.
     """
-    if not path.exists() or not load(path).complete:
+    if not path.exists() or not load(path, RunRecord).complete:
         return None
     target = path.with_name(PREVIOUS_NAME)
     write_atomically(target, path.read_bytes())

@@ -6,14 +6,15 @@ is left out and named below the table instead.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from diagnose.analyze.units import PLAIN, Unit
 from diagnose.records.header import Fact, Reading
 from diagnose.records.stats import Interval
-from diagnose.render.markdown import Footnotes, Markup, prose
+from diagnose.render.markdown import Footnotes, Markup, clean, prose
 
 Row = TypeVar("Row")
 
@@ -45,6 +46,13 @@ def missing(reason: str) -> Fact:
     return Fact(None, reason)
 
 
+def written(reading: Reading, unit: Unit) -> Cell:
+    """A reading in a unit of its own, for columns whose rows are of different kinds."""
+    if reading.value is None:
+        return reading
+    return Doubt(unit.write(reading.value), reading.reason)
+
+
 def table(rows: Iterable[Row], columns: Sequence[Column[Row]], nothing: str = "") -> list[str]:
     """The blocks of a table with its footnotes; `nothing` is said where there is no row."""
     listed = list(rows)
@@ -64,7 +72,8 @@ def table(rows: Iterable[Row], columns: Sequence[Column[Row]], nothing: str = ""
     blocks = ["\n".join(lines)]
     if notes.lines():
         blocks.append("\n".join(notes.lines()))
-    return blocks + _name_hidden(columns, cells, shown)
+    hidden = [i for i in range(len(columns)) if i not in shown and _is_unknown(cells[i][0])]
+    return blocks + _name_hidden({columns[i].header: cells[i] for i in hidden}, notes)
 
 
 def pairs(rows: Iterable[tuple[str, Cell]], header: str) -> list[str]:
@@ -78,9 +87,9 @@ def pairs(rows: Iterable[tuple[str, Cell]], header: str) -> list[str]:
 
 def code(text: str) -> Markup:
     """Source text as it stands, in backticks that it cannot close."""
-    text = " ".join(text.split()).replace("|", "\\|")
-    ticks = "``" if "`" in text else "`"
-    space = " " if "`" in text else ""
+    text = clean(text).replace("|", "\\|")
+    longest = max(map(len, re.findall("`+", text)), default=0)
+    ticks, space = "`" * (longest + 1), " " if longest else ""
     return Markup(f"{ticks}{space}{text}{space}{ticks}") if text else Markup("")
 
 
@@ -88,22 +97,16 @@ def _is_unknown(cell: Cell) -> bool:
     return isinstance(cell, (Reading, Fact)) and cell.value is None
 
 
-def _name_hidden(
-    columns: Sequence[Column[Row]], cells: Sequence[Sequence[Cell]], shown: Sequence[int]
-) -> list[str]:
+def _name_hidden(hidden: Mapping[str, Sequence[Cell]], notes: Footnotes) -> list[str]:
     """Which columns are unknown in every row, grouped by the reason."""
     by_reason: dict[str, list[str]] = {}
-    for i, column in enumerate(columns):
-        if i in shown or not _is_unknown(cells[i][0]):
-            continue
-        reasons = dict.fromkeys(
-            cell.reason for cell in cells[i] if isinstance(cell, (Reading, Fact))
-        )
-        by_reason.setdefault("; ".join(reasons), []).append(column.header)
-    return [
-        f"Unknown in every row: {prose(', '.join(names))} ({prose(reason)})."
-        for reason, names in by_reason.items()
-    ]
+    for header, column in hidden.items():
+        reasons = dict.fromkeys(each.reason for each in column if isinstance(each, (Reading, Fact)))
+        # A row that has nothing at all already says why.
+        new = [each for each in reasons if not notes.has(each)] or list(reasons)
+        by_reason.setdefault("; ".join(new), []).append(header)
+    texts = [f"{', '.join(names)} ({reason})" for reason, names in by_reason.items()]
+    return [f"Unknown in every row: {prose('; '.join(texts))}."] if texts else []
 
 
 def _write(cell: Cell, unit: Unit, notes: Footnotes) -> str:

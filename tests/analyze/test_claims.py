@@ -1,263 +1,253 @@
-"""Does every claim of the first report get the verdict that the evidence gives?"""
+"""Can every claim come out both ways? Made-up records on both sides of each expected range."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
-from diagnose.analyze.claims.ledger import CLAIMS, judge_claims, ledger
-from diagnose.analyze.optimize.experiment import judge_all
+from diagnose.analyze.claims import table
+from diagnose.analyze.claims.table import ALL, CLAIMS, MORE, SAME
+from diagnose.analyze.claims.verdict import Claim, Result, Source, judge_claims
 from diagnose.records.experiments import Comparison, LaunchMap, OptimizeRecord
-from diagnose.records.header import Reading
-from tests.support.claim_results import result, results
+from diagnose.records.ranks import ScalingRecord
+from tests.support.records.batch_size import batch_size_record, configuration, probe, sweep
 from tests.support.records.experiments import (
     BATCH,
     compare,
     ended,
     launch_line,
-    launch_map,
     not_claimed,
     optimize_record,
-    whole_catalogue,
     wrong,
 )
+from tests.support.records.parts import machine, measurement, stage
+from tests.support.records.run import run_record
+from tests.support.records.scaling import Losses, scaling_record
+from tests.support.records.series import rung
+
+Make = Callable[[Claim, float], Any]  # a record, or the comparison or map in one
+
+EVERY = [(source, claim) for source, claims in CLAIMS.items() for claim in claims]
+IDS = [f"{claim.id} {claim.sentence}" for _, claim in EVERY]
 
 
-def verdict(start: str, *comparisons: Comparison, gpus: int = 1) -> str:
-    return result(optimize_record(*comparisons, gpus=gpus), start).verdict
+def tried(claim: Claim, ratio: float | None = 1.0, **options: Any) -> Comparison:
+    key, scope = claim.of[0], claim.of[1] if claim.of[1:] == (table.STEP,) else "some scope"
+    return compare(str(key), ratio, scope=str(scope), **options)
 
 
-def test_every_claim_is_told_once_and_in_order() -> None:
-    names = [(claim.id, claim.says) for claim in CLAIMS]
-    assert len(set(names)) == len(names)
-    numbers = [int(claim.id.removeprefix("003-")) for claim in CLAIMS]
-    assert numbers == sorted(numbers)
+def counted(claim: Claim, value: float) -> Comparison:
+    name = str(claim.of[1]) if len(claim.of) > 1 else table.ALL_REDUCES
+    facts = {name.format("before"): 1000 * value, name.format("after"): 1000}
+    published = claim.of[-1] == "as published"
+    return tried(claim, facts=facts, form="as published" if published else "after")
 
 
-def test_without_any_evidence_only_arithmetic_is_decided() -> None:
-    for name, each in results(optimize_record()).items():
-        if "(arithmetic)" in name:
-            assert each.verdict != "NOT TESTABLE HERE", name
-            assert each.measured, name
-        else:
-            assert each.verdict == "NOT TESTABLE HERE", name
-            assert each.condition, name
+def dense(claim: Claim, value: float) -> Comparison:
+    facts = {"changes_model": True, "before_flops_per_sample": 100, "after_flops_per_sample": 200}
+    return tried(claim, value / 2, facts=facts, equality=not_claimed())
 
 
-@pytest.mark.parametrize(
-    ("start", "expected", "words"),
-    [
-        ("003-05", "CONDITIONAL", "printed 1.07"),
-        ("003-14", "CONFIRMED", "= 1147.0, printed 1147"),
-        ("003-15", "CONFIRMED", "= 381.7"),
-        ("003-16 FP16", "CONFIRMED", "128 / 0.1629 s = 785.8, printed 785.5"),
-        ("003-18", "CONFIRMED", "= 686.7"),
-        ("003-19", "CONFIRMED", "= 220.9"),
-        ("003-24 data loading is excluded, 12.4", "CONDITIONAL", "23.5 ms, 13 % of that step"),
-        ("003-29 128", "CONFIRMED", "768"),
-        ("003-36 it saves about", "CONFIRMED", "1.29 GiB"),
-        ("003-44 2.2 it/s before", "REFUTED", "= 455 ms, but test 6 took 579.4 ms"),
-        ("003-44 2.2 →", "CONFIRMED", "2.23"),
-        ("003-46 200", "CONFIRMED", "+60 %"),
-        ("003-47 utilisation 44", "CONDITIONAL", "27 points, or +60 %"),
-        ("003-49", "CONFIRMED", "0.57x of one card, an efficiency of 29 %"),
-        ("003-51", "CONDITIONAL", "take 0.96 s, the step on two cards 0.71 s"),
-    ],
-)
-def test_the_printed_figures_are_recomputed(start: str, expected: str, words: str) -> None:
-    found = result(optimize_record(), start)
-    assert found.verdict == expected
-    assert words in found.measured
+def mapped(launches: int = 1000, trips: int = 6 * BATCH, forward: int = 6 * BATCH) -> LaunchMap:
+    lines = (launch_line("loop", trips, forward), launch_line("rest", 1, launches - forward))
+    return LaunchMap("original", {"batch_size": BATCH}, lines, launches, 0)
 
 
-@pytest.mark.parametrize(
-    ("ratio", "gpus", "expected"),
-    [
-        (1.9, 1, "CONFIRMED"),
-        (1.0, 1, "REFUTED"),
-        (0.8, 1, "REFUTED"),
-        (0.8, 0, "CONDITIONAL"),  # a CPU does not refute what was said of a GPU
-    ],
-)
-def test_a_claimed_gain(ratio: float, gpus: int, expected: str) -> None:
-    found = compare("mixed_precision", ratio, equality=not_claimed())
-    assert verdict("003-16 low", found, gpus=gpus) == expected
+def grown(value: float) -> Any:
+    """Memory of which so many times as much is in use at batch 64 as at 32."""
+    fixed = 32 * (2 - value) / (value - 1)
+    probes = tuple(probe(batch, limit=64, fixed=fixed, each=1) for batch in (1, 32, 64))
+    return batch_size_record(configuration(probes=probes))
 
 
-@pytest.mark.parametrize("gpus", [0, 1])
-def test_what_the_host_does_is_refuted_on_any_device(gpus: int) -> None:
-    slower = compare("loader_prefetch", 0.8, 0.3, "batch")
-    assert verdict("003-41", slower, gpus=gpus) == "REFUTED"
+def cropped(value: float) -> Any:
+    def of(crops: int, largest: int) -> Any:
+        probes = tuple(probe(each, limit=largest) for each in (largest, largest + 1))
+        return configuration(settings={"max_crops": crops}, probes=probes)
+
+    return batch_size_record(of(4, 20), of(12, round(20 * value)))
 
 
-def test_an_undecided_or_broken_experiment_decides_no_claim() -> None:
-    few = compare("dynamic_mask", 2.0, scope="mask", blocks=4)
-    failed = ended("dynamic_mask", "failed", "it raised KeyError")
-    undecided = result(optimize_record(few), "003-34 dynamic")
-    assert undecided.verdict == "NOT TESTABLE HERE"
-    assert "undecided: 4 blocks" in undecided.condition
-    assert "KeyError" in result(optimize_record(failed), "003-34 dynamic").condition
-    assert verdict("003-34 dynamic", wrong("dynamic_mask", "after")) == "REFUTED"
+def gained(claim: Claim, value: float) -> Any:
+    size = int(claim.of[0])
+    return batch_size_record(configuration(sweep=sweep({1: 0.01, size: 0.01 * size / value})))
 
 
-@pytest.mark.parametrize(
-    ("key", "start"),
-    [
-        ("apply_prompt", "003-33"),
-        ("dynamic_mask", "003-34 the published"),
-        ("gated_fusion", "003-35 scatter_add_ replaces"),
-    ],
-)
-def test_a_published_form_with_other_results_is_refuted(key: str, start: str) -> None:
-    bad = wrong(key)
-    good = compare(key, 1.5, form="as published", after_text="on easy data")
-    refuted = result(optimize_record(bad), start)
-    assert refuted.verdict == "REFUTED"
-    assert "15 of 16 samples differ" in refuted.measured
-    assert refuted.condition.startswith("it would need")
-    partly = result(optimize_record(bad, good), start)
-    assert partly.verdict == "CONDITIONAL"
-    assert partly.condition.startswith("on ")
-    assert "equal results: on easy data" in partly.measured
-    assert verdict(start, good) == "CONFIRMED"
-    broken = replace(bad, status="failed", reason="it raised", equality=None)
-    assert verdict(start, broken) == "NOT TESTABLE HERE"
-    # The correct form alone says nothing about the published one.
-    assert verdict(start, compare(key, 1.5)) == "NOT TESTABLE HERE"
+def staged(claim: Claim, value: float) -> Any:
+    key = str(claim.of[0])
+    sides = [measurement("result", 0.1 / value), measurement("before", 0.1, role="reference")]
+    record = run_record()
+    kept = [each for each in record.stages if each.key != key]
+    return replace(record, stages=(*kept, stage(key, *sides)))
 
 
-@pytest.mark.parametrize(
-    ("key", "start"), [("dataset_preload", "003-25"), ("loader_workers", "003-26")]
-)
-def test_an_excluded_factor(key: str, start: str) -> None:
-    step = compare("all_together", 2.0, 0.5)  # 250 ms after
-    assert verdict(start, compare(key, 1.0, 0.012, "batch")) == "CONFIRMED"
-    assert verdict(start, compare(key, 2.0, 0.012, "batch")) == "REFUTED"
-    hidden = result(optimize_record(compare(key, 2.0, 0.012, "batch"), step), start)
-    assert hidden.verdict == "CONDITIONAL"
-    assert "of a training step that is 2.4" in hidden.measured
-    assert verdict(start, compare(key, 2.0, 0.12, "batch"), step) == "REFUTED"
+# What makes a record whose number is the given one, by reader.
+MAKERS: dict[Callable[..., Any], Make] = {
+    table.speedup: tried,
+    table.time_saved: tried,
+    table.ladder_speedup: lambda claim, value: optimize_record(),
+    table.density: dense,
+    table.equality: lambda claim, value: (
+        tried(claim, form="as published") if value == 1 else wrong(str(claim.of[0]))
+    ),
+    table.peak: lambda claim, value: tried(claim, peaks=(1e9, 1e9 * value)),
+    table.watts: lambda claim, value: tried(claim, watts=(200.0, 200.0 * value)),
+    table.counted: counted,
+    table.fewer_buckets: lambda claim, value: counted(
+        replace(claim, of=("bucket_cap_200",)), value
+    ),
+    table.runs: lambda claim, value: (
+        tried(claim) if value == 1 else ended(str(claim.of[0]), "failed", "it crashed")
+    ),
+    table.loop_share: lambda claim, value: mapped(launches=round(6 * BATCH / value)),
+    table.loop_passes: lambda claim, value: mapped(trips=round(value * BATCH)),
+    table.pass_launches: lambda claim, value: mapped(forward=round(value * 6 * BATCH)),
+    table.ranks_gain: lambda claim, value: scaling_record(
+        Losses(communication=0.26 / value - 0.13), gpus=2
+    ),
+    table.communication_share: lambda claim, value: scaling_record(
+        Losses(compute=0.1 * (1 - value), communication=0.1 * value, input=0.0), gpus=2
+    ),
+    table.all_reduce_rate: lambda claim, value: scaling_record(link=(0.0, value / 2), gpus=2),
+    table.stage: staged,
+    table.batch_gain: gained,
+    table.doubled_memory: lambda claim, value: grown(value),
+    table.crops_ratio: lambda claim, value: cropped(value),
+    table.knee_of_largest: lambda claim, value: batch_size_record(
+        configuration(sweep=sweep({1: 0.01, 25: 0.011} if value == 1 else {1: 0.01, 25: 0.25}))
+    ),
+}
 
 
-@pytest.mark.parametrize(
-    ("batch_seconds", "expected"), [(0.01, "CONFIRMED"), (0.1, "CONDITIONAL"), (0.4, "REFUTED")]
-)
-def test_loading_against_the_step(batch_seconds: float, expected: str) -> None:
-    step = compare("all_together", 2.0, 0.5)
-    batch = compare("dataset_clone", 1.1, batch_seconds, "batch")
-    found = [
-        each
-        for name, each in results(optimize_record(step, batch, gpus=1)).items()
-        if name == "003-24 data loading is excluded"
-    ]
-    assert found[0].verdict == expected
+def made(source: Source, claim: Claim, value: float) -> Any:
+    """A record of the claim's source, measured on a GPU, whose number is this one."""
+    part = MAKERS[claim.read](claim, value)
+    if claim.read is table.ladder_speedup:
+        part = replace(part, rungs=(rung("a", 1.1), rung("b", value)))
+    if isinstance(part, Comparison):
+        whole = scaling_record(comparisons=[part], gpus=2)
+        part = whole if source.kind is ScalingRecord else optimize_record(part, gpus=1)
+    elif isinstance(part, LaunchMap):
+        part = optimize_record(maps=[part], gpus=1)
+    named = replace(part, workload=replace(part.workload, name=source.workloads[0]))
+    return on(named, 1)
 
 
-def test_the_core_bottleneck_is_the_largest_gain() -> None:
-    loop, smaller = compare("apply_prompt", 1.6), compare("gated_fusion", 1.3)
-    larger = compare("fused_optimizer", 1.9)
-    assert verdict("003-28", loop, smaller) == "CONFIRMED"
-    assert verdict("003-28", loop, smaller, larger) == "CONDITIONAL"
-    assert verdict("003-28", compare("apply_prompt", 1.0), smaller) == "REFUTED"
-    # All together contains the loop, so it does not compete with it.
-    assert verdict("003-28", loop, compare("all_together", 2.5)) == "CONFIRMED"
+def on(record: Any, gpus: int) -> Any:
+    return replace(record, header=replace(record.header, machine=machine(gpus)))
 
 
-@pytest.mark.parametrize(("forward_ratio", "expected"), [(1.05, "REFUTED"), (5.0, "CONFIRMED")])
-def test_where_the_loop_costs(forward_ratio: float, expected: str) -> None:
-    step = compare("apply_prompt", 1.2, 0.5, "part, forward and backward")  # saves 83 ms
-    forward = compare("apply_prompt", forward_ratio, 0.1, "part, forward")  # saves 5 or 80 ms
-    assert verdict("003-31", forward, step) == expected
-    assert verdict("003-31", step) == "NOT TESTABLE HERE"
+def inside(claim: Claim) -> float:
+    low, high = claim.expected
+    if claim.expected == table.MOST:
+        return 0.8
+    return 1.5 * low if high == math.inf else (low + high) / 2
 
 
-def with_map(found: LaunchMap) -> OptimizeRecord:
-    return optimize_record(maps=[found], gpus=1)
+def outside(claim: Claim) -> float:
+    low, high = claim.expected
+    if high == math.inf or claim.expected == ALL:
+        return 2.0 if claim.read is table.pass_launches else 0.5 * low * (claim.expected != ALL)
+    return 1.5 * high
 
 
-def test_the_loop_is_counted() -> None:
-    assert result(with_map(launch_map()), "003-29 the loop").verdict == "CONFIRMED"
-    assert result(with_map(launch_map(trips=17)), "003-29 the loop").verdict == "REFUTED"
-    assert "192" in result(with_map(launch_map()), "003-29 the loop").measured
+def result(record: Any, claim: Claim) -> Result:
+    (found,) = [each for each in judge_claims(CLAIMS, [record]) if each.claim is claim]
+    return found
 
 
-@pytest.mark.parametrize(
-    ("forward", "backward", "expected"),
-    [(1, 0, "CONFIRMED"), (1, 3, "CONDITIONAL"), (4, 0, "REFUTED")],
-)
-def test_launches_per_pass(forward: int, backward: int, expected: str) -> None:
-    trips = 6 * BATCH
-    line = launch_line("loop", trips, forward * trips, backward * trips)
-    assert result(with_map(replace(launch_map(), lines=(line,))), "003-30").verdict == expected
+def experiment(ratio: float, expected: tuple[float, float] = MORE, **options: Any) -> Result:
+    """One claim about one experiment of the recurrent model."""
+    claim = Claim("000-00", "it is faster", expected, table.speedup, ("batch_256",))
+    record = optimize_record(compare("batch_256", ratio, **options), gpus=1)
+    record = replace(record, workload=replace(record.workload, name="timeseries"))
+    return judge_claims({table.SERIES: [claim]}, [record])[0]
 
 
-def test_the_share_of_the_heads() -> None:
-    optimised = launch_map("optimised")
-    assert "10 %" in result(with_map(optimised), "003-92").measured
-    without = replace(optimised, lines=optimised.lines[:2])
-    assert result(with_map(without), "003-92").verdict == "REFUTED"
-    untimed = replace(
-        optimised,
-        lines=tuple(replace(each, seconds=Reading(None, "off")) for each in optimised.lines),
-    )
-    assert result(with_map(untimed), "003-92").verdict == "NOT TESTABLE HERE"
+@pytest.mark.parametrize(("source", "claim"), EVERY, ids=IDS)
+def test_every_claim_can_be_confirmed_and_refuted(source: Source, claim: Claim) -> None:
+    confirmed = result(made(source, claim, inside(claim)), claim)
+    assert confirmed.verdict == "CONFIRMED", confirmed
+    refuted = result(made(source, claim, outside(claim)), claim)
+    assert refuted.verdict == "REFUTED", refuted
 
 
-@pytest.mark.parametrize(
-    ("share", "expected"), [(1.0, "CONFIRMED"), (0.5, "CONDITIONAL"), (0.0, "REFUTED")]
-)
-def test_saved_bytes(share: float, expected: str) -> None:
-    tensor = BATCH * 128 * 21_128 * 4
-    found = compare("gated_fusion", 1.3, facts={"saved_bytes": share * tensor})
-    assert verdict("003-36 it saves one", found) == expected
+@pytest.mark.parametrize(("source", "claim"), EVERY, ids=IDS)
+def test_a_cpu_never_decides_a_claim_about_gpus(source: Source, claim: Claim) -> None:
+    for value in (inside(claim), outside(claim)):
+        found = result(on(made(source, claim, value), 0), claim)
+        assert (found.verdict == "NOT DECIDED HERE") == (claim.device == "gpu")
+        assert found.found is not None, "the number is shown all the same"
 
 
-def test_operators_that_stay_in_full_precision() -> None:
-    def precision(operators: str) -> Comparison:
-        facts = {"fp32_operators": operators}
-        return compare("mixed_precision", 1.5, equality=not_claimed(), facts=facts)
-
-    assert verdict("003-93", precision("aten::softmax")) == "CONFIRMED"
-    assert verdict("003-93", precision("")) == "REFUTED"
-    assert verdict("003-93", compare("mixed_precision", 1.5)) == "NOT TESTABLE HERE"
-
-
-def test_compiling_has_to_pay_for_itself() -> None:
-    paid = compare("torch_compile", 1.2, facts={"steps_to_pay_back": 240})
-    found = result(optimize_record(paid), "003-101")
-    assert (found.verdict, found.condition) == ("CONDITIONAL", "on a run of more than 240 steps")
-    assert verdict("003-101", compare("torch_compile", 1.2)) == "CONFIRMED"
-    assert verdict("003-101", compare("torch_compile", 0.9, facts=paid.facts)) == "REFUTED"
+@pytest.mark.parametrize(("source", "claim"), EVERY, ids=IDS)
+def test_what_is_not_measured_has_a_reason(source: Source, claim: Claim) -> None:
+    full = made(source, claim, inside(claim))
+    parts = ("comparisons", "maps", "stages", "configurations", "series", "curve", "rungs")
+    empty = replace(full, **{name: () for name in parts if hasattr(full, name)})
+    found = result(empty, claim)
+    assert (found.verdict, found.found) == ("NOT MEASURED HERE", None)
+    assert found.reason
+    (missing,) = judge_claims({source: [claim]}, [])
+    assert missing.reason == f"needs `{source.command}`"
 
 
-@pytest.mark.parametrize(
-    ("ratio", "expected"), [(2.3, "CONFIRMED"), (1.5, "CONDITIONAL"), (1.0, "REFUTED")]
-)
-def test_all_together(ratio: float, expected: str) -> None:
-    assert verdict("003-44 all", compare("all_together", ratio)) == expected
+def test_the_ids_are_those_of_the_reports() -> None:
+    ids = [claim.id for _, claim in EVERY]
+    assert all(0 <= int(report) <= 4 for report, _ in (each.split("-") for each in ids))
+    assert len({(claim.id, claim.sentence) for _, claim in EVERY}) == len(EVERY)
 
 
-@pytest.mark.parametrize(
-    ("after", "expected"), [(320.0, "CONFIRMED"), (250.0, "CONDITIONAL"), (190.0, "REFUTED")]
-)
-def test_power_and_its_share_of_the_limit(after: float, expected: str) -> None:
-    found = compare("all_together", 2.2, watts=(200.0, after))
-    assert verdict("003-46 power", found) == expected
-    assert verdict("003-47 the", found) == expected
+def test_an_interval_across_the_edge_decides_nothing() -> None:
+    wide = experiment(1.2, (1.2, 1.5), noise=0.02)
+    assert (wide.verdict, wide.found is not None) == ("INCONCLUSIVE", True)
+    few = experiment(1.3, (1.2, 1.5), blocks=3)
+    assert (few.verdict, few.reason) == ("INCONCLUSIVE", "too few blocks for an interval")
 
 
-def test_watts_are_not_invented_on_a_cpu() -> None:
-    record = whole_catalogue()
-    for start in ("003-46 power", "003-47 the"):
-        assert result(record, start).verdict == "NOT TESTABLE HERE"
-        assert result(record, start).condition == "this machine has no NVIDIA GPU"
+def test_what_the_family_does_not_prove_confirms_no_gain() -> None:
+    """Six blocks prove one effect, but not one among twenty."""
+    claim = Claim("000-00", "it is faster", MORE, table.speedup, ("batch_256",))
+    same = replace(claim, expected=SAME)
+    others = [compare(f"other_{n}", 1.0, blocks=6) for n in range(20)]
+    record: OptimizeRecord = optimize_record(compare("batch_256", 1.3, blocks=6), *others, gpus=1)
+    record = replace(record, workload=replace(record.workload, name="timeseries"))
+    for each in (claim, same):
+        (found,) = judge_claims({table.SERIES: [each]}, [record])
+        assert found.verdict == "INCONCLUSIVE"
+        assert "Holm" in found.reason
+    slower = replace(claim, expected=(2.0, 3.0))
+    assert judge_claims({table.SERIES: [slower]}, [record])[0].verdict == "REFUTED"
 
 
-def test_the_ledger_counts_its_verdicts() -> None:
-    record = whole_catalogue()
-    judged = judge_claims(record, judge_all(record))
-    summary, rows = ledger(judged)
-    confirmed = sum(each.verdict == "CONFIRMED" for _, each in judged)
-    assert summary.startswith(f"{confirmed} CONFIRMED, ")
-    assert len(rows.split("\n")) == len(CLAIMS) + 2
+@pytest.mark.parametrize("change", [{"source": "stub"}, {"effort": "smoke"}])
+def test_a_fake_and_a_smoke_run_say_nothing(change: dict[str, Any]) -> None:
+    source, claim = EVERY[0]
+    record = made(source, claim, inside(claim))
+    fake = replace(record, header=replace(record.header, **change))
+    assert result(fake, claim).reason.startswith("needs ")
+
+
+def test_every_record_that_measured_a_claim_has_a_row() -> None:
+    source, claim = EVERY[0]
+    first, second = (made(source, claim, value) for value in (inside(claim), outside(claim)))
+    rows = [each for each in judge_claims(CLAIMS, [first, second]) if each.claim is claim]
+    assert [each.verdict for each in rows] == ["CONFIRMED", "REFUTED"]
+
+
+def test_half_a_plan_a_disturbed_one_and_a_small_model_decide_nothing() -> None:
+    plan = next(claim for _, claim in EVERY if claim.of == ("plan_a",))
+    part = tried(plan, 2.5, facts={"left_out": "workers_4"})
+    record = optimize_record(part, gpus=1)
+    record = replace(record, workload=replace(record.workload, name="vqa"))
+    assert result(record, plan).reason == "plan_a ran without workers_4"
+    throttled = replace(tried(plan, 2.5), status="invalid", reason="the clock fell")
+    disturbed = replace(record, comparisons=(throttled,))
+    assert result(disturbed, plan).reason == "plan_a: the clock fell"
+    bucket = next(claim for _, claim in EVERY if claim.read is table.fewer_buckets)
+    small = replace(made(table.RANKS, bucket, 2.0), gradient_bytes=15_000_000)
+    assert "fit into one bucket" in result(small, bucket).reason

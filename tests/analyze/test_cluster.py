@@ -5,37 +5,30 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from itertools import pairwise
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from diagnose.analyze.links import LINK_NAMES, MEASURED, Cluster, KnownLink, find_cluster
 from diagnose.analyze.scaling.cluster import (
     Job,
     Prediction,
-    expose,
-    ring_seconds,
-    simulate,
-    tree_seconds,
-)
-from diagnose.analyze.scaling.cluster_links import (
-    LINK_NAMES,
-    LINKS,
-    MEASURED,
-    Interconnect,
-    Wire,
-    find_link,
-    measured_link,
-)
-from diagnose.analyze.scaling.cluster_table import (
     SimulationRefused,
+    expose,
     fit_buckets,
+    measured_cluster,
     read_job,
     refuse_error,
-    scale_table,
+    ring_seconds,
+    simulate,
+    simulate_record,
+    tree_seconds,
 )
 from diagnose.analyze.scaling.ledger import build_ledger
 from diagnose.records.ranks import ScalingRecord
+from diagnose.render.scaling import render_scale
 from tests.support.records.experiments import BATCH
 from tests.support.records.scaling import Losses, scaling_record
 
@@ -44,11 +37,17 @@ rates = st.floats(1e6, 1e13)
 hops = st.floats(0.0, 1e-2)
 buckets = st.lists(st.integers(0, 10**9), min_size=1, max_size=8).map(tuple)
 jobs = st.builds(Job, seconds, st.floats(0.0, 10.0), st.floats(0.0, 10.0), buckets)
-wires = st.builds(Wire, hops, rates)
+
+
+def known(hop_seconds: float, bytes_per_second: float) -> KnownLink:
+    return KnownLink("x", bytes_per_second, hop_seconds, "test")
+
+
+wires = st.builds(known, hops, rates)
 # A host is 1 rank, a usual server, or all ranks whatever their number.
-links = st.builds(
-    lambda inside, between, per_host, sharing: Interconnect(
-        "x", "x", inside, "test", per_host, between if per_host else None, "y", sharing
+clusters = st.builds(
+    lambda inside, between, per_host, sharing: Cluster(
+        inside, per_host, between if per_host else None, sharing
     ),
     wires,
     wires,
@@ -62,39 +61,29 @@ def at_most(first: float, second: float) -> bool:
     return first <= second * (1 + 1e-9) + 1e-12
 
 
-@given(jobs, st.integers(1, 4096), links)
-def test_efficiency_is_a_share(job: Job, ranks: int, link: Interconnect) -> None:
-    found = simulate(job, ranks, link)
-    assert 0 < found.efficiency <= 1
-    assert 0 <= found.exposed_seconds <= found.transfer_seconds * (1 + 1e-9) + 1e-12
+@given(jobs, st.lists(st.integers(1, 4096), min_size=2, max_size=6), clusters)
+def test_more_ranks_never_scale_better(job: Job, ranks: list[int], cluster: Cluster) -> None:
+    found = [simulate(job, count, cluster) for count in sorted(ranks)]
+    assert all(at_most(a.step_seconds, b.step_seconds) for a, b in pairwise(found))
+    assert all(0 < each.efficiency <= 1 for each in found)
+    assert all(at_most(each.exposed_seconds, each.transfer_seconds) for each in found)
 
 
-@given(jobs, st.lists(st.integers(1, 4096), min_size=2, max_size=6), links)
-def test_more_ranks_never_scale_better(job: Job, ranks: list[int], link: Interconnect) -> None:
-    steps = [simulate(job, count, link).step_seconds for count in sorted(ranks)]
-    assert all(at_most(a, b) for a, b in pairwise(steps))
-
-
-@given(jobs, st.integers(2, 4096), links, st.floats(1.0, 1e3))
+@given(jobs, st.integers(2, 4096), clusters, st.floats(1.0, 1e3))
 def test_a_faster_link_never_scales_worse(
-    job: Job, ranks: int, link: Interconnect, factor: float
+    job: Job, ranks: int, cluster: Cluster, factor: float
 ) -> None:
-    def faster(wire: Wire) -> Wire:
-        return replace(wire, bytes_per_second=wire.bytes_per_second * factor)
+    def faster(link: KnownLink | None) -> Any:
+        return link and replace(link, bytes_per_second=link.bytes_per_second * factor)
 
-    better = replace(
-        link,
-        inside=faster(link.inside),
-        between=None if link.between is None else faster(link.between),
-    )
-    before, after = simulate(job, ranks, link), simulate(job, ranks, better)
+    better = replace(cluster, inside=faster(cluster.inside), between=faster(cluster.between))
+    before, after = simulate(job, ranks, cluster), simulate(job, ranks, better)
     assert at_most(after.step_seconds, before.step_seconds)
 
 
 @given(jobs, st.integers(2, 4096))
 def test_a_link_without_cost_leaves_the_step_and_its_contention(job: Job, ranks: int) -> None:
-    perfect = Interconnect("x", "x", Wire(0.0, math.inf), "test")
-    found = simulate(job, ranks, perfect)
+    found = simulate(job, ranks, Cluster(known(0.0, math.inf)))
     assert found.step_seconds == pytest.approx(job.alone_seconds + job.contention_seconds)
 
 
@@ -102,12 +91,12 @@ def test_a_link_without_cost_leaves_the_step_and_its_contention(job: Job, ranks:
 def test_a_measured_line_gives_itself_back(
     ranks: int, alpha: float, rate: float, nbytes: int
 ) -> None:
-    wire = measured_link(alpha, rate, ranks).inside
+    wire = measured_cluster(alpha, rate, ranks).inside
     assert ring_seconds(nbytes, ranks, wire) == pytest.approx(alpha + nbytes / rate)
 
 
 def test_ring_and_tree_are_those_of_the_textbook() -> None:
-    wire = Wire(1e-6, 1e9)
+    wire = known(1e-6, 1e9)
     assert ring_seconds(1e6, 4, wire) == pytest.approx(6e-6 + 1.5e-3)
     assert tree_seconds(1e6, 8, wire) == pytest.approx(6e-6 + 2e-3)
     assert tree_seconds(1e6, 9, wire) == pytest.approx(8e-6 + 2e-3)
@@ -122,32 +111,22 @@ def test_buckets_hide_behind_the_backward_pass() -> None:
 
 
 def test_hosts_exchange_shards_over_the_network() -> None:
-    link = find_link("pcie4")
+    link = find_cluster("pcie4")
     job = Job(1.0, 0.0, 0.0, (8_000_000,))
     found = simulate(job, 16, link)
     assert found.hosts == 2
     assert link.between is not None
     inside = ring_seconds(8e6, 8, link.inside)
     # One adapter for eight ranks: the shards together are the whole again.
-    shard = Wire(link.between.hop_seconds, link.between.bytes_per_second / 8)
+    shard = known(link.between.hop_seconds, link.between.bytes_per_second / 8)
     assert found.exposed_seconds == pytest.approx(inside + ring_seconds(1e6, 2, shard))
     assert found.algorithms == ("ring inside, ring between hosts",)
-
-
-def test_every_link_has_a_source_and_nvlink_is_faster_than_pcie() -> None:
-    assert len(set(LINK_NAMES)) == len(LINK_NAMES) == 13
-    assert all("NCCL" in link.source for link in LINKS)
-    rate = {link.name: link.inside.bytes_per_second for link in LINKS}
-    assert rate["nvlink5"] > rate["nvlink4"] > rate["nvlink3"] > rate["pcie5"] > rate["pcie4"]
-    assert rate["ib400"] == 4 * rate["ib100"]
-    with pytest.raises(ValueError, match="no link 'token-ring'; there are measured, nvlink3"):
-        find_link("token-ring")
 
 
 @pytest.mark.parametrize("ranks", [0, -1])
 def test_no_ranks_are_refused(ranks: int) -> None:
     with pytest.raises(ValueError, match="no number of ranks"):
-        simulate(Job(1.0, 0.0, 0.1, (1,)), ranks, LINKS[0])
+        simulate(Job(1.0, 0.0, 0.1, (1,)), ranks, find_cluster("nvlink3"))
 
 
 def test_buckets_are_fitted_without_small_sizes() -> None:
@@ -179,40 +158,34 @@ def test_the_job_is_read_from_the_ledger() -> None:
     assert read_job(helped, ledger).contention_seconds == 0
 
 
-def test_the_table_extends_the_record() -> None:
-    text = scale_table(believable(), [2, 8, 512], MEASURED)
-    rows = [line for line in text.splitlines() if line.startswith("| ")][2:]
-    cells = [[cell.strip() for cell in row.strip("|").split("|")] for row in rows]
-    assert [row[0] for row in cells] == ["2", "8", "512"]
-    efficiencies = [int(row[6].removesuffix(" %")) for row in cells]
+def test_the_record_is_extended_to_more_ranks() -> None:
+    found = simulate_record(believable(), [2, 8, 512], MEASURED)
+    efficiencies = [each.efficiency for each in found.predictions]
     assert efficiencies == sorted(efficiencies, reverse=True)
-    step, rate = float(cells[0][5]), float(cells[0][7])
-    assert rate == pytest.approx(2 * BATCH / step * 1e3, rel=1e-3)
+    text = render_scale(found)
+    step = found.predictions[0].step_seconds
+    assert f"| {2 * BATCH / step:.1f} |" in text
     assert "Self-check: for the 2 ranks at hand" in text
-    assert "a simulation, no measurement" in text
-    assert "Every rank computes as fast as here" in text
+    assert "a simulation, not a measurement" in text
 
 
-def test_every_link_can_be_asked_for() -> None:
-    for name in LINK_NAMES:
-        assert "| 64 |" in scale_table(believable(), [64], name)
+@pytest.mark.parametrize("name", LINK_NAMES)
+def test_every_link_can_be_asked_for(name: str) -> None:
+    assert "| 64 |" in render_scale(simulate_record(believable(), [64], name))
 
 
 def test_a_model_that_misses_the_ranks_at_hand_is_refused() -> None:
     # The same buckets, but the exchange took 200 ms: something that the model does not know.
     slow = scaling_record(Losses(communication=0.2))
     with pytest.raises(SimulationRefused, match=r"for the 2 ranks at hand it says .* measured"):
-        scale_table(slow, [8], "nvlink4")
+        simulate_record(slow, [8], "nvlink4")
 
 
-@pytest.mark.parametrize(("step", "refused"), [(1.24, False), (1.26, True), (0.76, False)])
-def test_a_quarter_is_the_largest_error(step: float, refused: bool) -> None:
-    prediction = Prediction(2, None, ("ring",), 0.1, 0.1, step, 0.5)
-    if refused:
-        with pytest.raises(SimulationRefused, match=r"\+26 % where 25 % is allowed"):
-            refuse_error(prediction, 1.0)
-    else:
-        refuse_error(prediction, 1.0)
+def test_a_quarter_is_the_largest_error() -> None:
+    within, beyond = (Prediction(2, None, (), 0.1, 0.1, step, 0.5) for step in (1.24, 1.26))
+    refuse_error(within, 1.0)
+    with pytest.raises(SimulationRefused, match=r"\+26 % where 25 % is allowed"):
+        refuse_error(beyond, 1.0)
 
 
 @pytest.mark.parametrize(
@@ -226,4 +199,4 @@ def test_a_quarter_is_the_largest_error(step: float, refused: bool) -> None:
 )
 def test_a_record_without_its_parts_is_refused(change: dict[str, object], words: str) -> None:
     with pytest.raises(SimulationRefused, match=words):
-        scale_table(replace(believable(), **change), [8], "nvlink4")  # type: ignore[arg-type]
+        simulate_record(replace(believable(), **change), [8], "nvlink4")  # type: ignore[arg-type]

@@ -14,13 +14,13 @@ from diagnose.analyze.optimize.experiment import (
     Timed,
     decide,
     describe_inequality,
-    energy_ratio,
+    energy_change,
     judge,
     judge_all,
     memory_change,
 )
 from diagnose.records.experiments import Comparison, EqualityCheck
-from diagnose.records.header import Machine, Reading, Status
+from diagnose.records.header import Machine, Reading
 from diagnose.records.stats import Interval
 from tests.support.records.experiments import (
     compare,
@@ -148,80 +148,8 @@ def test_the_margin_grows_with_what_the_same_code_differs_by() -> None:
     assert judge(slots_of(quiet, quiet, [1 / 1.04] * 12), CPU).verdict == "FASTER"
 
 
-def test_unequal_results_have_no_speed() -> None:
-    """Even where somebody timed them."""
-    outcome = judge(replace(compare("apply_prompt", 3.0), equality=unequal()), CPU)
-    assert outcome.verdict == "NOT_EQUAL"
-    assert outcome.timed is None
-    assert "worst difference 3.2" in outcome.reason
-    assert "15 of 16 samples differ" in outcome.reason
-    assert "gradients" not in outcome.reason
-
-
-def test_inequality_without_a_number_is_told_in_words() -> None:
-    text = describe_inequality(
-        [EqualityCheck("loss", 0.0, None, None, 4, False, "the loss is not finite")]
-    )
-    assert text == "loss differ: shapes or finiteness differ; the loss is not finite"
-
-
-def test_results_that_are_meant_to_differ_are_timed() -> None:
-    assert judge(compare("mixed_precision", 1.8, equality=not_claimed()), CPU).verdict == "FASTER"
-
-
-def test_without_proof_there_is_no_verdict() -> None:
-    timed_only = replace(compare("apply_prompt", 2.0), equality=None)
-    empty = replace(timed_only, equality=replace(equal(), checks=()))
-    for each in (timed_only, empty):
-        outcome = judge(each, CPU)
-        assert (outcome.verdict, outcome.timed) == ("INVALID", None)
-        assert "no proof" in outcome.reason
-
-
-@pytest.mark.parametrize("missing", ["before", "control", "after"])
-def test_every_side_must_be_timed(missing: str) -> None:
-    outcome = judge(replace(compare("apply_prompt", 2.0), **{missing: None}), CPU)  # type: ignore[arg-type]
-    assert outcome.verdict == "INVALID"
-    assert "not every side" in outcome.reason
-
-
-@pytest.mark.parametrize("slots", [[], [0.0] * 8])
-def test_times_that_have_no_ratio_are_invalid(slots: list[float]) -> None:
-    outcome = judge(slots_of([1.0] * 8, [1.0] * 8, slots), CPU)
-    assert outcome.verdict == "INVALID"
-    assert outcome.timed is None
-
-
-@pytest.mark.parametrize(
-    ("status", "verdict"),
-    [("failed", "FAILED"), ("hung", "FAILED"), ("skipped", "SKIPPED"), ("invalid", "INVALID")],
-)
-def test_an_experiment_that_did_not_end_says_why(status: Status, verdict: str) -> None:
-    outcome = judge(ended("torch_compile", status, "no compiler was found"), CPU)
-    assert outcome.verdict == verdict
-    assert "no compiler was found" in outcome.reason
-    assert ("hung" in outcome.reason) == (status == "hung")
-
-
-def biased() -> Comparison:
-    before = [1.0 + 0.001 * index for index in range(12)]
-    return slots_of(before, [0.9 * each for each in before], [0.5 * each for each in before])
-
-
-def test_a_harness_that_favours_one_place_is_invalid() -> None:
-    outcome = judge(biased(), CPU)
-    assert outcome.verdict == "INVALID"
-    assert outcome.timed is None
-    assert "HARNESS_BIASED" in outcome.reason
-
-
-def test_an_unsteady_warm_up_is_told_but_does_not_invalidate() -> None:
-    made = compare("apply_prompt", 1.5)
-    assert made.after is not None
-    clock = replace(made.after.timing, not_steady="the mean still fell")
-    outcome = judge(replace(made, after=replace(made.after, timing=clock)), CPU)
-    assert outcome.verdict == "FASTER"
-    assert outcome.flags == ("NOT_STEADY: after: the mean still fell",)
+TIMED = compare("apply_prompt", 2.0)
+BIASED = slots_of([1.0 + 0.001 * at for at in range(12)], [0.9] * 12, [0.5] * 12)
 
 
 def with_use(**changes: object) -> Comparison:
@@ -231,45 +159,86 @@ def with_use(**changes: object) -> Comparison:
     return replace(made, after=replace(made.after, gpus=(use,)))
 
 
-def test_a_throttled_side_is_invalid() -> None:
-    slots = 14 * 0.5 / 1.5
-    hot = judge(with_use(throttle_seconds={"thermal slowdown": Reading(0.2 * slots)}), machine())
-    assert hot.verdict == "INVALID"
-    assert "THROTTLED: thermal slowdown for 20 %" in hot.reason
-    fallen = judge(with_use(sm_hertz=Reading(2e9), sm_hertz_lowest=Reading(1.4e9)), machine())
-    assert "THROTTLED: the SM clock fell 30 %" in fallen.reason
+def throttled(limit: str, seconds: float | None) -> Comparison:
+    """Its slots last 14 * 0.5 / 1.5 = 4.7 s."""
+    return with_use(throttle_seconds={limit: Reading(seconds, "" if seconds else "not supported")})
+
+
+def clocked(lowest: float) -> Comparison:
+    return with_use(sm_hertz=Reading(2e9), sm_hertz_lowest=Reading(lowest))
+
+
+def shared(used_bytes: float, busy: float) -> Machine:
+    crowded = replace(gpu(used_before=used_bytes), utilization_before=Reading(busy))
+    return replace(machine(), gpus=(crowded,))
 
 
 @pytest.mark.parametrize(
-    "changes",
+    ("made", "where", "verdict", "words"),
     [
-        {"throttle_seconds": {"thermal slowdown": Reading(0.01)}},
-        {"throttle_seconds": {"power cap": Reading(4.0)}},
-        {"throttle_seconds": {"thermal slowdown": Reading(None, "not supported")}},
-        {"sm_hertz": Reading(2e9), "sm_hertz_lowest": Reading(1.8e9)},
+        # What was not proven equal has no speed, even where somebody timed it.
+        (
+            replace(TIMED, equality=unequal()),
+            CPU,
+            "NOT_EQUAL",
+            "outputs, loss differ: outputs by up to 3.2, allowed 1e-05; 15 of 16 samples differ",
+        ),
+        (compare("mixed_precision", 1.8, equality=not_claimed()), CPU, "FASTER", ""),
+        (replace(TIMED, equality=None), CPU, "INVALID", "no proof"),
+        (replace(TIMED, equality=replace(equal(), checks=())), CPU, "INVALID", "no proof"),
+        (replace(TIMED, before=None), CPU, "INVALID", "not every side"),
+        (replace(TIMED, control=None), CPU, "INVALID", "not every side"),
+        (replace(TIMED, after=None), CPU, "INVALID", "not every side"),
+        # An experiment that did not end says why.
+        (ended("x", "failed", "no compiler"), CPU, "FAILED", "no compiler"),
+        (ended("x", "hung", "no answer"), CPU, "FAILED", "it hung and was stopped: no answer"),
+        (ended("x", "skipped", "no compiler"), CPU, "SKIPPED", "no compiler"),
+        (ended("x", "invalid", "no compiler"), CPU, "INVALID", "no compiler"),
+        # Times without a ratio, and a harness that favours one place.
+        (slots_of([1.0] * 8, [1.0] * 8, []), CPU, "INVALID", ""),
+        (slots_of([1.0] * 8, [1.0] * 8, [0.0] * 8), CPU, "INVALID", ""),
+        (BIASED, CPU, "INVALID", "HARNESS_BIASED"),
+        # A GPU that lowered its clock, and limits that are healthy.
+        (throttled("thermal slowdown", 0.9), machine(), "INVALID", "slowdown for 19 % of the time"),
+        (clocked(1.4e9), machine(), "INVALID", "the SM clock fell 30 %"),
+        (throttled("thermal slowdown", 0.01), machine(), "FASTER", ""),
+        (throttled("power cap", 4.0), machine(), "FASTER", ""),
+        (throttled("thermal slowdown", None), machine(), "FASTER", ""),
+        (clocked(1.8e9), machine(), "FASTER", ""),
+        # Another user of the GPU; other work on the host alone shows in the control.
+        (TIMED, shared(4e6, 0.0), "FASTER", ""),
+        (TIMED, shared(2e9, 0.0), "INVALID", "SHARED"),
+        (TIMED, shared(4e6, 0.5), "INVALID", "SHARED"),
+        (TIMED, machine(0, cpu_busy=0.6), "FASTER", ""),
     ],
 )
-def test_a_healthy_clock_limit_does_not_invalidate(changes: dict[str, object]) -> None:
-    assert judge(with_use(**changes), machine()).verdict == "FASTER"
-
-
-@pytest.mark.parametrize(
-    ("used", "busy", "verdict"),
-    [(4e6, 0.0, "FASTER"), (2e9, 0.0, "INVALID"), (4e6, 0.5, "INVALID")],
-)
-def test_a_gpu_with_another_user_is_invalid(used: float, busy: float, verdict: str) -> None:
-    crowded = replace(gpu(used_before=used), utilization_before=Reading(busy))
-    where: Machine = replace(machine(), gpus=(crowded,))
-    outcome = judge(compare("apply_prompt", 1.5), where)
+def test_what_was_disturbed_or_not_proven_has_no_speed(
+    made: Comparison, where: Machine, verdict: str, words: str
+) -> None:
+    outcome = judge(made, where)
     assert outcome.verdict == verdict
-    assert ("SHARED" in outcome.reason) == (verdict == "INVALID")
+    assert words in outcome.reason
+    assert (outcome.timed is None) == (verdict != "FASTER")
 
 
-def test_other_work_on_the_host_alone_does_not_invalidate() -> None:
-    assert judge(compare("apply_prompt", 1.5), machine(0, cpu_busy=0.6)).verdict == "FASTER"
+def test_inequality_without_a_number_is_said_in_words() -> None:
+    check = EqualityCheck("loss", 0.0, None, None, 4, False, "the loss is not finite")
+    others = [replace(check, name=name, worst=0.5, remark="") for name in ("a", "b")]
+    assert describe_inequality([check, *others]) == (
+        "loss, a and 1 more differ: shape or finiteness of loss; the loss is not finite"
+    )
 
 
-def test_a_gain_that_the_clock_explains_is_told() -> None:
+def test_an_unsteady_warm_up_is_flagged_but_does_not_invalidate() -> None:
+    made = compare("apply_prompt", 1.5)
+    assert made.after is not None
+    clock = replace(made.after.timing, not_steady="the mean still fell")
+    outcome = judge(replace(made, after=replace(made.after, timing=clock)), CPU)
+    assert outcome.verdict == "FASTER"
+    assert outcome.flags == ("NOT_STEADY: after: the mean still fell",)
+
+
+def test_a_gain_that_the_clock_explains_is_flagged() -> None:
     higher = Reading(1.5 * 2.52e9)
     by_clock = judge(with_use(sm_hertz=higher, sm_hertz_lowest=higher), machine())
     assert any("CLOCK_NOT_CODE" in flag for flag in by_clock.flags)
@@ -301,13 +270,13 @@ def test_peak_memory_and_energy_are_compared() -> None:
     made = compare("apply_prompt", 2.0, peaks=(9e9, 7e9), watts=(200, 300))
     assert memory_change(made).value == -2e9
     # half the time at one and a half times the power
-    assert energy_ratio(made).value == pytest.approx(0.75, rel=5e-3)
+    assert energy_change(made).value == pytest.approx(-0.25, rel=1e-2)
     bare = compare("apply_prompt", 2.0)
     assert memory_change(bare) == Reading(None, "the host does not count peaks")
-    assert energy_ratio(bare).reason == "this machine has no NVIDIA GPU"
+    assert energy_change(bare).reason == "this machine has no NVIDIA GPU"
     assert memory_change(wrong("a")).value is None
-    assert energy_ratio(wrong("a")).value is None
+    assert energy_change(wrong("a")).value is None
 
 
-def test_the_name_tells_the_published_form() -> None:
+def test_the_name_has_the_published_form() -> None:
     assert Outcome(wrong("apply_prompt"), "NOT_EQUAL").name == "apply_prompt as published"

@@ -11,9 +11,9 @@ from diagnose.analyze.scaling.options import judge_options
 from diagnose.analyze.scaling.recommend import Recommendation, recommend
 from diagnose.records.experiments import Comparison
 from diagnose.records.ranks import ScalingRecord
-from diagnose.render.scaling.report import render_scaling
 from tests.support.records.experiments import compare, not_claimed
 from tests.support.records.scaling import Losses, ddp_options, scaling_record
+from tests.support.rendered import rendered
 
 
 def advise(record: ScalingRecord) -> Recommendation:
@@ -70,13 +70,14 @@ def test_every_flag_is_an_option_of_the_training_script() -> None:
 
 def test_ranks_that_are_slower_than_one_are_not_recommended() -> None:
     alone = advise(scaling_record(Losses(communication=0.6)))
-    assert alone.launcher == "python"
+    assert alone.launcher.text == "python"
     rescued = scaling_record(Losses(communication=0.2), comparisons=[compare("accumulate_4", 2.5)])
-    assert advise(rescued).launcher == "torchrun --nproc-per-node=2"
+    assert advise(rescued).launcher.text == "torchrun --nproc-per-node=2"
 
 
 def test_another_job_is_told_what_to_change_instead() -> None:
     record = scaling_record(comparisons=ddp_options())
     own = replace(record, workload=replace(record.workload, name="my_job"))
-    assert "bench/dgca/train.py" not in render_scaling(own)
-    assert r"DDP(bucket\_cap\_mb=200)" in render_scaling(own)
+    text = rendered(own)
+    assert "bench/dgca/train.py" not in text
+    assert r"DDP(bucket\_cap\_mb=200)" in text

@@ -84,7 +84,7 @@ def test_out_of_memory_at_batch_1_says_what_it_needs(
     assert outcome.code == 3
     assert "batch 1 does not fit" in outcome.complaint
     assert f"Tried to allocate {32 * MIB} bytes" in outcome.complaint
-    assert "no batch size can be used" in outcome.out
+    assert "No batch size can be used" in outcome.out
     assert [p["batch"] for p in probes_of(tmp_path)] == [1]
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from diagnose.records.ranks import BandwidthRecord
 from diagnose.render import store
 from tests.support.cli import FAULTY, Outcome, diagnose_here
 from tests.support.rank_jobs import (
@@ -63,7 +64,7 @@ def test_a_whole_job_from_another_directory(tmp_path: Path) -> None:
     text = (directory / "bandwidth.json").read_text()
     assert [name for name in (str(directory), str(Path.home())) if f"{name}/" in text] == []
 
-    record = store.load_bandwidth(directory / "bandwidth.json")
+    record = store.load(directory / "bandwidth.json", BandwidthRecord)
     assert record.complete
     assert record.culprit is None
     assert (record.backend, record.nodes, record.header.effort) == ("gloo", 1, "quick")
@@ -91,7 +92,7 @@ def test_the_last_stage_of_a_run_is_the_link(tmp_path: Path) -> None:
     words = ["run", "--workload", FAULTY, "--smoke", "--label", "x", "--reports", tmp_path]
     outcome = diagnose_here(*words, "--stages", "inference", "interconnect")
     assert outcome.code == 0, outcome.err
-    record = store.load_bandwidth(tmp_path / "x" / "bandwidth.json")
+    record = store.load(tmp_path / "x" / "bandwidth.json", BandwidthRecord)
     assert record.complete
     assert [each.rank for each in record.ranks] == [0, 1]
     assert {each.status for each in record.sizes} == {"done", "skipped"}

@@ -41,7 +41,7 @@ def options(reports: Path) -> list[object]:
 
 
 def read(reports: Path) -> ScalingRecord:
-    return store.load_scaling(reports / "ranks" / store.SCALING_NAME)
+    return store.load(reports / "ranks" / store.SCALING_NAME, ScalingRecord)
 
 
 @pytest.fixture(scope="module")

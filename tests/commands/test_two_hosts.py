@@ -53,7 +53,7 @@ def measure_link(rate: str, reports: Path) -> BandwidthRecord:
             "--model-bytes", "4M", "--label", "far", "--reports", reports,
         )  # fmt: skip
     assert [each.code for each in ended] == [0, 0], ended[0].err
-    record = store.load_bandwidth(reports / "far" / "bandwidth.json")
+    record = store.load(reports / "far" / "bandwidth.json", BandwidthRecord)
     assert record.complete
     assert record.nodes == 2
     assert [each.node for each in record.ranks] == [0, 1]
@@ -86,7 +86,7 @@ def measure_accumulation(reports: Path) -> ScalingRecord:
             "accumulate_4", "--label", "far", "--reports", reports,
         )  # fmt: skip
     assert [each.code for each in ended] == [0, 0], ended[0].err
-    record = store.load_scaling(reports / "far" / "scaling.json")
+    record = store.load(reports / "far" / "scaling.json", ScalingRecord)
     assert record.complete
     assert record.nodes == 2
     return record
@@ -99,7 +99,7 @@ def test_a_link_that_is_cut_ends_the_job_with_one_sentence(tmp_path: Path) -> No
         near, far = link.start("ddp_bandwidth.py", words)
         path = tmp_path / "cut" / "bandwidth.json"
         deadline = time.monotonic() + 120
-        while not (path.exists() and store.load_bandwidth(path).sizes):
+        while not (path.exists() and store.load(path, BandwidthRecord).sizes):
             assert time.monotonic() < deadline, "no size was measured"
             time.sleep(0.2)
         link.cut()
@@ -108,7 +108,7 @@ def test_a_link_that_is_cut_ends_the_job_with_one_sentence(tmp_path: Path) -> No
         far.kill()
         far.communicate()
     assert near.returncode != 0
-    record = store.load_bandwidth(path)
+    record = store.load(path, BandwidthRecord)
     assert not record.complete
     assert [each.status for each in record.sizes if each.status != "skipped"].count("done") >= 1
     assert record.culprit is not None

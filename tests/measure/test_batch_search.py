@@ -10,12 +10,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from diagnose.analyze.batch_size.rivals import (
-    double_and_bisect,
-    halve,
-    list_rivals,
-    shrink_by_tenths,
-)
 from diagnose.measure.batch_size.agree import (
     Disagreement,
     combine,
@@ -121,23 +115,6 @@ def test_attempts_end_the_search_early() -> None:
 def test_a_ceiling_is_never_passed() -> None:
     made = search(device_with(1000), ceiling=lambda seen: 37)
     assert max(probe.batch for probe in made) == largest_fitting(made) == 37
-
-
-@given(limit=LIMITS, start=st.integers(1, 1024))
-@settings(max_examples=200, deadline=None)
-def test_the_usual_rules_end_at_or_below_the_limit(limit: int, start: int) -> None:
-    for attempt in list_rivals(limit, start).values():
-        assert attempt.batch <= limit
-        assert attempt.probes >= 1
-
-
-def test_the_usual_rules_on_a_case_counted_by_hand() -> None:
-    # 64 and 32 fail, 16 fits: a third of the memory stays unused.
-    assert vars(halve(25, 64)) == {"batch": 16, "probes": 3}
-    # 2 4 8 16 fit, 32 fails, then 24 fits, 28 26 25 decide.
-    assert vars(double_and_bisect(25, 2)) == {"batch": 25, "probes": 9}
-    # 128 115 103 92 82 73 65 58 52 46 41 36 32 28 25
-    assert vars(shrink_by_tenths(25, 128)) == {"batch": 25, "probes": 15}
 
 
 def test_the_memory_line_and_the_guess_from_it() -> None:

@@ -158,5 +158,5 @@ def test_the_ladder_goes_on_without_a_change_that_breaks_it(tmp_path: Path) -> N
     assert "only works alone" in record["rungs"][1]["reason"]
     assert record["comparisons"][0]["curves"] == {"before": [1.0, 0.5], "after": [1.0, 0.4]}
     text = (tmp_path / "c" / "report.md").read_text()
-    assert "## The ladder" in text
+    assert "## One change on top of the other" in text
     assert (tmp_path / "c" / "ladder.svg").exists()

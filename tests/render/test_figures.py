@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 from xml.etree import ElementTree
@@ -15,7 +16,8 @@ from diagnose.analyze import derive
 from diagnose.records import codec
 from diagnose.records.run import RunRecord
 from diagnose.render import seal
-from diagnose.render.figures import draw_power, figures
+from diagnose.render.figures import draw
+from diagnose.render.run.figures import draw_power
 from tests.support.records.run import (
     on_cpu,
     pair,
@@ -25,6 +27,16 @@ from tests.support.records.run import (
     slowed_input,
     stage,
 )
+from tests.support.rendered import told
+
+
+def figures(record: RunRecord) -> Mapping[str, bytes]:
+    (each,) = told(record)
+    return each.draw_all()
+
+
+def texts_of(record: RunRecord, name: str) -> list[str]:
+    return texts(draw(told(record)[0].part.figures(record)[name], "0" * 64))
 
 
 def texts(svg: bytes) -> list[str]:
@@ -49,7 +61,7 @@ def test_the_same_record_gives_the_same_bytes() -> None:
     ],
 )
 def test_a_record_has_the_figures_that_it_supports(record: RunRecord, names: list[str]) -> None:
-    assert list(figures(record)) == names == list(derive.figure_names(record))
+    assert list(figures(record)) == names
 
 
 def test_every_figure_carries_the_fingerprint_of_its_record() -> None:
@@ -68,37 +80,33 @@ def test_the_fingerprint_survives_the_file() -> None:
 
 
 def test_the_stages_stand_in_order_with_their_numbers() -> None:
-    words = texts(figures(slow_full_model())["stages.svg"])
+    words = texts_of(slow_full_model(), "stages.svg")
     titles = [word for word in words if word in {each.title for each in slow_full_model().stages}]
     assert titles == [each.title for each in slow_full_model().stages if each.key != "ceilings"]
     assert any(re.fullmatch(r"579\.\d ms|580\.\d ms", word) for word in words)
 
 
-def test_a_bar_of_another_batch_size_says_so() -> None:
+def test_a_step_of_another_batch_size_is_not_drawn_beside_the_others() -> None:
     capped = pair("precision", 0.5, 0.1, 350, batch_size=8)
-    words = texts(figures(run_record(capped))["stages.svg"])
-    (said,) = [word for word in words if "at batch" in word]
-    assert re.fullmatch(r"\d+\.\d ms at batch 8", said)
+    few = tuple(replace(each, samples_per_step=8) for each in capped.measurements)
+    words = texts_of(run_record(replace(capped, measurements=few)), "stages.svg")
+    (said,) = [word for word in words if "not to scale" in word]
+    assert re.fullmatch(r"\d+\.\d ms at batch 8, not to scale", said)
 
 
-def test_a_skipped_stage_has_no_bar() -> None:
+def test_a_failed_stage_keeps_its_place_and_a_skipped_one_has_none() -> None:
+    failed = stage("precision", status="failed", reason="out of memory")
     skipped = stage("full_model", status="skipped", reason="no backbone")
-    words = texts(figures(run_record(skipped))["stages.svg"])
+    words = texts_of(run_record(failed, skipped), "stages.svg")
+    assert {"failed", failed.title} <= set(words)
     assert skipped.title not in words
 
 
-def test_a_failed_stage_keeps_its_place() -> None:
-    record = run_record(stage("precision", status="failed", reason="out of memory"))
-    words = texts(figures(record)["stages.svg"])
-    assert "failed" in words
-    assert "Training in low precision" in words
-
-
 def test_the_loader_is_held_against_the_training_step() -> None:
-    words = texts(figures(run_record())["loader.svg"])
+    words = texts_of(run_record(), "loader.svg")
     assert {"mmap", "preload", "one training step", "loader workers"} <= set(words)
     assert "ms per batch (logarithmic)" in words
-    assert "ms per batch" in texts(figures(slowed_input())["loader.svg"])
+    assert "ms per batch" in texts_of(slowed_input(), "loader.svg")
 
 
 def test_every_gpu_and_every_stage_is_named_in_the_power_figure() -> None:
@@ -109,7 +117,7 @@ def test_every_gpu_and_every_stage_is_named_in_the_power_figure() -> None:
         else each
         for each in record.stages
     )
-    words = texts(figures(replace(record, stages=stages))["power.svg"])
+    words = texts_of(replace(record, stages=stages), "power.svg")
     assert {"GPU 0", "GPU 1", "inference", "training", "real data", "full model"} <= set(words)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
 
 import pytest
@@ -10,8 +9,8 @@ import pytest
 from diagnose.records.experiments import LaunchLine, LaunchMap
 from diagnose.records.header import Reading
 from diagnose.render.optimize.annotations import annotate
-from diagnose.render.optimize.launch_figure import MOST_BARS, draw_launches
-from diagnose.render.optimize.launches import MOST_LINES, launch_map
+from diagnose.render.optimize.figures import MOST_BARS, draw_launches
+from diagnose.render.optimize.launches import MOST_LINES, blamed_line, launch_map
 
 LOOP = LaunchLine(
     file="job/prompt.py",
@@ -49,117 +48,85 @@ UPDATE = replace(
 )
 
 
-def make(*lines: LaunchLine, unattributed: int = 0, notes: tuple[str, ...] = ()) -> LaunchMap:
+def make(*lines: LaunchLine, unattributed: int = 0, form: str = "original") -> LaunchMap:
     count = sum(line.forward + line.backward for line in lines) + unattributed
-    return LaunchMap("original", {"batch_size": 32}, lines, count, unattributed, notes)
+    return LaunchMap(form, {"batch_size": 32}, lines, count, unattributed)
 
 
 def rows(block: str) -> list[list[str]]:
-    return [
-        [cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]] for line in block.splitlines()
-    ]
+    return [[cell.strip() for cell in line.split("|")[1:-1]] for line in block.splitlines()]
 
 
-def test_the_first_block_is_the_answer() -> None:
-    answer = launch_map(make(LOOP, UPDATE, MODEL))[0]
-    assert answer.startswith(
-        "job/prompt.py:41 in write\\_slots launches 1 536 of 2 400 operators (64 %), "
-        "1 152 of them in the backward pass: it runs 192 times per step."
-    )
-    assert "wait for an accelerator 192 times per step, 192 of 192 at job/prompt.py:41." in answer
-    assert "The largest tensor, 86.5 MB (86 540 288 bytes), is made at job/model.py:7" in answer
-
-
-def test_a_loop_behind_a_larger_line_is_named_too() -> None:
+def test_the_line_to_blame_is_a_loop_and_shown_as_code() -> None:
     larger = replace(MODEL, forward=2000)
-    answer = launch_map(make(larger, LOOP))[0]
-    assert answer.startswith("job/model.py:7 in encode launches 2 164 of 3 700")
-    assert "it runs once per step. job/prompt.py:41 in write\\_slots launches 1 536" in answer
-
-
-def test_lines_that_make_tensors_as_large_are_counted() -> None:
-    more = replace(MODEL, line=8, allocated_bytes=950_000)
-    answer = launch_map(make(LOOP, MODEL, more))[0]
-    assert "is made at job/model.py:8" in answer
-    assert "(one as large at 1 other line)" in answer
-
-
-def test_the_table_of_launches() -> None:
-    head, _, *body = rows(launch_map(make(LOOP, UPDATE, MODEL))[1])
-    assert head[-3:] == ["self ms", "allocated", "largest tensor"]
-    loop, update, model = body
-    assert loop[0] == "job/prompt.py:41"
-    assert loop[2:] == ["384", "1 152", "192", "64 %", "12.3", "600 kB", "3.00 kB"]
-    assert update[0] == "optimizer"
-    assert model[6] == "–¹"
-    assert launch_map(make(LOOP, UPDATE, MODEL))[2] == "- ¹ the clock was away"
-
-
-def test_lines_beyond_the_table_are_summed() -> None:
-    lines = [replace(LOOP, line=at, forward=2, backward=1) for at in range(MOST_LINES + 3)]
-    blocks = launch_map(make(*lines))
-    assert len(rows(blocks[1])) == MOST_LINES + 2
-    assert blocks[2] == "3 more lines launch 9 operators together."
-
-
-def test_the_table_of_synchronisations_has_the_worst_line_first() -> None:
-    once = replace(MODEL, syncs=1, sync_operators=("nonzero", "tolist"))
-    (block,) = (each for each in launch_map(make(once, LOOP)) if "synchronises" in each)
-    _, _, first, second = rows(block)
-    assert first == [
-        "job/prompt.py:41",
-        "x\\[i, index\\[i, j\\]\\] = prompts\\[j\\]",
-        "192",
-        "\\_local\\_scalar\\_dense",
-    ]
-    assert second[2:] == ["1", "nonzero, tolist"]
-
-
-def test_the_table_of_memory_is_in_order_and_without_the_optimizer() -> None:
-    (block,) = (each for each in launch_map(make(LOOP, UPDATE, MODEL)) if "% of all" in each)
-    _, _, *body = rows(block)
-    assert [row[0] for row in body] == ["job/model.py:7", "job/prompt.py:41"]
-    assert body[0][2:] == ["86.5 MB", "900 kB", "38 %"]
-
-
-def test_what_is_not_there_is_said() -> None:
-    assert launch_map(make()) == ["No operator ran in the step."]
-    assert launch_map(make(unattributed=5))[0] == (
-        "None of the 5 launches comes from a line of the job's code."
+    blame, code = blamed_line(make(larger, LOOP))
+    assert blame == (
+        "`job/prompt.py:41` runs 192 times per training step and launches 1 536 of 3 700 operators "
+        "(42 %), 1 152 of them in the backward pass; it makes the host wait for an accelerator "
+        "192 times per training step (\\_local\\_scalar\\_dense)."
     )
-    quiet = "\n\n".join(launch_map(make(MODEL, unattributed=1, notes=("read me",))))
-    assert "No line makes the host wait for an accelerator." in quiet
-    assert "- Launches that belong to no line of the job's own code: 1 of 265.\n- read me" in quiet
+    assert code.splitlines()[1] == f"{LOOP.code}  # job/prompt.py:41, in write_slots"
+    assert blamed_line(make(larger))[0].startswith("`job/model.py:7` runs once per training step")
+    nobody = blamed_line(make(unattributed=5))
+    assert nobody == ["None of the 5 launches comes from a line of the job's code."]
 
 
-HOSTILE = "x | y <img src=x> [a](http://evil) @someone `b` \x1b[31m\nnext"
+def test_a_map_of_an_evaluation_speaks_of_no_training_step() -> None:
+    of = make(LOOP, form="evaluation pass")
+    text = "\n".join([*blamed_line(of), *launch_map(of)])
+    label = draw_launches(of).axes[0].get_xlabel()
+    assert "192 times per evaluation pass" in text
+    assert label == "launches of one evaluation pass, 1 536 in all"
+    assert "step" not in text + label
 
 
-def test_hostile_code_stays_in_its_cell() -> None:
-    hostile = replace(LOOP, code=HOSTILE, file="a|b.py", function="<b>")
-    blocks = launch_map(make(hostile))
-    text = "\n".join(blocks)
-    for raw in ("<img", "<b>", "://", "@someone", "\x1b", " `b`"):
-        assert raw not in text
-    assert not re.search(r"(?<!\\)\]\(", text)
-    for block in blocks[1:4]:
-        assert len({len(row) for row in rows(block)}) == 1
+def test_the_table_of_lines() -> None:
+    table, note, *_ = launch_map(make(LOOP, UPDATE, MODEL))
+    _, _, loop, update, model = rows(table)
+    assert loop == [
+        "`job/prompt.py:41`",
+        "`x[i, index[i, j]] = prompts[j]`",
+        *["384", "1 152", "192", "64 %", "12.30", "192", "`_local_scalar_dense`"],
+        *["600 kB", "3.00 kB"],
+    ]
+    assert update[0] == "`optimizer`"
+    assert model[6:8] == ["–¹", ""]
+    assert note == "- ¹ the clock was away"
+
+
+def test_the_table_keeps_what_stands_out_and_sums_the_rest() -> None:
+    small = replace(LOOP, forward=2, backward=1, syncs=0, sync_operators=(), largest_bytes=0)
+    lines = [replace(small, line=at) for at in range(MOST_LINES + 3)]
+    waits = replace(small, line=90, syncs=1, sync_operators=("nonzero",))
+    table, notes = launch_map(make(*lines, waits, replace(small, line=91, largest_bytes=9)))
+    assert len(rows(table)) == 2 + MOST_LINES + 2
+    assert "3 more lines launch 9 operators together." in notes
+
+
+def test_hostile_code_stays_in_its_cell_and_its_fence() -> None:
+    hostile = replace(LOOP, code="x | y `b` ```\x1b[31m\nnext", file="a|b.py", function="f\n```")
+    table = launch_map(make(hostile))[0]
+    assert "| ````` x \\| y `b` ``` next ````` |".replace("`````", "````") in table
+    assert "\x1b" not in table
+    fence = blamed_line(make(hostile))[1].splitlines()
+    assert (fence[0], fence[-1], len(fence)) == ("````python", "````", 3)
 
 
 def test_the_guilty_line_is_annotated_once_with_all_reasons() -> None:
     (warning,) = annotate(make(LOOP, UPDATE, replace(MODEL, allocated_bytes=100)))
     assert warning == (
-        "::warning file=job/prompt.py,line=41::runs 192 times per step and launches 1 536 of "
-        "2 400 operators (64 %25), 1 152 of them in the backward pass; makes the host wait for "
-        "an accelerator 192 times per step (_local_scalar_dense): x[i, index[i, j]] = prompts[j]"
+        "::warning file=job/prompt.py,line=41::runs 192 times per training step and launches "
+        "1 536 of 2 400 operators (64 %25), 1 152 of them in the backward pass; makes the host "
+        "wait for an accelerator 192 times per training step (_local_scalar_dense): "
+        "x[i, index[i, j]] = prompts[j]"
     )
 
 
 def test_the_largest_tensor_is_annotated_where_the_line_matters() -> None:
     (warning,) = annotate(make(MODEL))
     assert warning == (
-        "::warning file=job/model.py,line=7::makes the largest tensor of the step, 86.5 MB, and "
-        "allocates 900 kB (100 %25 of all): result = self.encoder(x)"
+        "::warning file=job/model.py,line=7::makes the largest tensor of the training step, "
+        "86.5 MB, and allocates 900 kB (100 %25 of all): result = self.encoder(x)"
     )
 
 

@@ -2,11 +2,28 @@
 
 from __future__ import annotations
 
-from diagnose.analyze.units import BYTES, MILLISECONDS, PERCENT, TIMES
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from diagnose.analyze.units import (
+    AS_READ,
+    BYTES,
+    MILLISECONDS,
+    PERCENT,
+    TIMES,
+    milliseconds,
+    number,
+    percent,
+    scaled,
+)
 from diagnose.records.header import Reading
 from diagnose.records.stats import Interval
+from diagnose.render.markdown import Footnotes, Markup, clean, escape, prose
 from diagnose.render.page import Page, Place, Section, count_open_lines, render_page
-from diagnose.render.table import Column, Doubt, code, missing, pairs, table
+from diagnose.render.table import Column, Doubt, code, missing, pairs, table, written
 from tests.support.records.run import run_record
 
 Row = tuple[str, float]
@@ -53,6 +70,14 @@ def test_pairs_and_code() -> None:
     assert "| seed | 7 |" in pairs([("seed", 7)], "run")[0]
     assert code("a[i] |= b") == "`a[i] \\|= b`"
     assert code("x = `y`") == "`` x = `y` ``"
+    assert code("``\n\x1b[31my") == "``` `` y ```"
+
+
+def test_a_reading_keeps_its_unit_and_its_reservation() -> None:
+    rows = [("memory", written(Reading(8e9), BYTES)), ("clock", written(Reading(2.5), AS_READ))]
+    text, notes = pairs([*rows, ("index", written(Reading(0.0, "guessed"), AS_READ))], "GPU")
+    assert "| memory | 8.00 GB |\n| clock | 2.5 |\n| index | 0¹ |" in text
+    assert notes == "- ¹ guessed"
 
 
 def test_the_sections_of_several_records_are_sorted_into_one_report() -> None:
@@ -66,11 +91,99 @@ def test_the_sections_of_several_records_are_sorted_into_one_report() -> None:
             Section(Place.FIRST_SCREEN, "Stages", ["stages"]),
             Section(Place.DETAILS, "Percentiles", ["many\n\nlines"], folded=True),
             Section(Place.LEFT, "Nothing", []),
+            Section(Place.TO_DO, "Do", ["do that"]),
         ],
     )
     second = Page(header, "a job", "What helps?", "This.", [Section(Place.TO_DO, "Do", ["do it"])])
     text = render_page([first, second])
     assert text.startswith("# a job\n\n- Where? **Here.**\n- What helps? **This.**\n\n## Stages")
     assert text.index("## Do") < text.index("<details><summary>Percentiles</summary>\n\nmany")
+    assert "## Do\n\ndo that\n\ndo it\n" in text
     assert "Nothing" not in text
-    assert count_open_lines(text) == 7
+    assert count_open_lines(text) == 8
+
+
+@given(st.lists(st.lists(st.text(), min_size=3, max_size=3), min_size=1, max_size=5))
+def test_any_strings_make_a_table_of_the_same_shape(rows: list[list[str]]) -> None:
+    columns = [Column[list[str]](f"c{i}", lambda row, i=i: row[i] + "x") for i in range(3)]  # type: ignore[misc]
+    (text,) = table(rows, columns)
+    lines = text.split("\n")
+    assert len(lines) == len(rows) + 2
+    assert {len(re.findall(r"(?<!\\)(?:\\\\)*\|", line)) for line in lines} == {4}
+    assert not any(re.search(r"<|\x1b|[\u202a-\u202e\u2066-\u2069]", line) for line in lines)
+
+
+@given(st.text())
+def test_escaped_text_has_no_bare_special_character(text: str) -> None:
+    for safe in (escape(text), escape(escape(text))):
+        assert not re.search(r"[<>]", safe)
+        rest = re.sub(r"\\[\\`*_\[\]|~$]", "", safe)
+        assert not re.search(r"[\\`*_\[\]|~$]", rest)
+        assert "\n" not in safe
+        safe.encode()
+    assert clean(clean(text)) == clean(text)
+
+
+@pytest.mark.parametrize(
+    ("raw", "safe"),
+    [
+        ("a|b", r"a\|b"),
+        ("<script>", "&lt;script&gt;"),
+        ("[x](y)", r"\[x\](y)"),
+        ("a\r\nb\tc", "a b c"),
+        ("\x1b[1;31mred\x1b[0m", "red"),
+        ("\x1b]0;title\x07text", "text"),
+        ("x\u202ey\u200bz\x00", "xyz"),
+        ("https://e.vil www.e.vil", "https&#58;//e.vil www&#46;e.vil"),
+        ("2.2 @ 3 GHz @me", "2.2 @ 3 GHz @&#8203;me"),
+    ],
+)
+def test_escape(raw: str, safe: str) -> None:
+    assert escape(raw) == safe
+
+
+@pytest.mark.parametrize(
+    ("raw", "safe"),
+    [
+        ("3 [1.5, -2] ms", "3 [1.5, -2] ms"),
+        ("[1, 2](x)", r"\[1, 2\](x)"),
+        ("[1, 2][3, 4]", r"\[1, 2\][3, 4]"),
+        ("[1, 2]: x", r"\[1, 2\]: x"),
+    ],
+)
+def test_intervals_stay_readable_but_links_do_not_come_back(raw: str, safe: str) -> None:
+    assert prose(raw) == safe
+
+
+def test_markup_is_kept_and_a_reason_is_numbered_once() -> None:
+    assert table([Markup("[x](y)")], [Column[str]("a", lambda row: row)])[0].endswith("| [x](y) |")
+    notes = Footnotes()
+    marks = [notes.missing(reason) for reason in ("one", "two", "one", "")]
+    assert marks == ["–¹", "–²", "–¹", "–³"]
+    assert notes.lines() == ["- ¹ one", "- ² two", "- ³ no reason was recorded"]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (milliseconds(Interval(0.1903, 0.1889, 0.1917)), "190.3 [188.9, 191.7]"),
+        (milliseconds(Interval(0.0004, -0.0003, 0.0011)), "0.40 [-0.30, 1.10]"),
+        (milliseconds(Interval(0.0004, None, None)), "0.4000 (no interval)"),
+        (milliseconds(Interval(0.1, 0.1, 0.1)), "100.000 [100.000, 100.000]"),
+        (number(0), "0"),
+        (number(12345.6), "12346"),
+        (number(-0.00001), "0.0000"),
+        (percent(0.634), "63 %"),
+        (percent(0.034), "3.4 %"),
+        (percent(-0.0001), "0.0 %"),
+        (scaled(29996100, "B"), "30.0 MB"),
+        (scaled(999.0, "B"), "999 B"),
+    ],
+)
+def test_numbers_for_readers(text: str, expected: str) -> None:
+    assert text == expected
+
+
+def test_an_interval_can_be_mapped() -> None:
+    assert Interval(2.0, 1.0, 4.0).map(lambda value: 4 / value) == Interval(2.0, 1.0, 4.0)
+    assert Interval(2.0, None, None).map(lambda value: -value) == Interval(-2.0, None, None)

@@ -1,1 +1,1 @@
-"""What became of every published claim?"""
+"""What became of the published claims?"""

@@ -6,28 +6,22 @@ A collective has ended when its last rank has, so each time is the slowest rank'
 from __future__ import annotations
 
 import statistics
-from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from itertools import accumulate
 from math import comb
 
 from diagnose.analyze.line_fit import Fit, Point, Unfit, fit_line
-from diagnose.analyze.units import scale
-from diagnose.records.ranks import BandwidthRecord, ByRank, Rank, SizeResult
+from diagnose.records.limits import SHORTEST_SLOT_SECONDS
+from diagnose.records.ranks import BandwidthRecord, ByRank, SizeResult
 from diagnose.records.stats import CONFIDENCE, Interval, relative_iqr
-from diagnose.render.store import SHORTEST_SLOT_SECONDS
 
 CORRUPT = "CORRUPT"
 ALL_GRADIENTS = "all gradients"
 
 # One rank over the mean of all: beyond this the others wait visibly (a proposal).
 STRAGGLER_RATIO = 1.2
-# At one or two sizes a neighbour on the machine does the same.
-STRAGGLER_FEWEST_SIZES = 3
-# The same rank in most sizes is a property of that rank.
-STRAGGLER_SHARE = 0.5
 
 
 @dataclass(frozen=True)
@@ -36,7 +30,6 @@ class Speed:
 
     nbytes: int
     seconds: Interval  # median over iterations of the slowest rank
-    mean_seconds: float
     samples: int
     relative_iqr: float  # of the samples: how widely they scatter
     world_size: int
@@ -52,11 +45,6 @@ class Speed:
         if self.world_size < 2:
             return None
         return self.algorithm_rate * 2 * (self.world_size - 1) / self.world_size
-
-    @property
-    def doubled_rate(self) -> float:
-        """2 * bytes / time, as the field report counts for any number of ranks."""
-        return 2 * self.algorithm_rate
 
 
 @dataclass(frozen=True)
@@ -76,19 +64,8 @@ class SizeSpeed:
 
     @property
     def is_corrupt(self) -> bool:
-        return is_corrupt(self.size)
-
-
-@dataclass(frozen=True)
-class Straggler:
-    """A rank whose time exceeds the others' again and again."""
-
-    rank: int
-    node: int
-    ratio: float
-    sizes: int
-    of_sizes: int
-    shortest_rank: int
+        size = self.size
+        return size.status == "invalid" or bool(size.wrong_before) or bool(size.wrong_after)
 
 
 def measure_sizes(record: BandwidthRecord) -> list[SizeSpeed]:
@@ -99,44 +76,21 @@ def measure_sizes(record: BandwidthRecord) -> list[SizeSpeed]:
 
 def summarise(size: SizeResult, world_size: int) -> SizeSpeed:
     """No bandwidth for a wrong sum: its times are those of something else."""
-    if size.status != "done" or is_corrupt(size):
-        return SizeSpeed(size, None, None, size.reason or f"ended as {size.status}", ())
+    untimed = SizeSpeed(size, None, None, size.reason or f"ended as {size.status}", ())
+    if size.status != "done" or untimed.is_corrupt:
+        return untimed
     single = _speed(size.nbytes, size.latency_seconds, 1, world_size)
     window = _speed(size.nbytes, size.window_seconds, size.iterations_per_window, world_size)
-    reason = "" if single or window else "no usable time was recorded"
-    lateness = _lateness(size.latency_seconds or size.window_seconds) if single or window else ()
-    return SizeSpeed(size, single, window, reason, lateness)
-
-
-def is_corrupt(size: SizeResult) -> bool:
-    return size.status == "invalid" or bool(size.wrong_before) or bool(size.wrong_after)
+    if single is None and window is None:
+        return replace(untimed, reason="no usable time was recorded")
+    lateness = _lateness(size.latency_seconds or size.window_seconds)
+    return SizeSpeed(size, single, window, "", lateness)
 
 
 def fit_sizes(sizes: Sequence[SizeSpeed]) -> Fit | Unfit:
     """The line of single all-reduces; a window hides the latency that alpha is."""
     speeds = [each.single for each in sizes if each.single is not None]
     return fit_line([Point(each.nbytes, each.seconds.center) for each in speeds])
-
-
-def fit_record(record: BandwidthRecord) -> Fit | Unfit:
-    return fit_sizes(measure_sizes(record))
-
-
-def find_straggler(sizes: Sequence[SizeSpeed], ranks: Sequence[Rank]) -> Straggler | None:
-    """The rank that is slowest by more than the ratio in most sizes."""
-    timed = [each for each in sizes if len(each.lateness) > 1]
-    late = [each for each in timed if max(each.lateness) > STRAGGLER_RATIO]
-    if not late:
-        return None
-    slowest = Counter(slowest_rank(each) for each in late)
-    rank, count = slowest.most_common(1)[0]
-    if count < STRAGGLER_FEWEST_SIZES or count <= STRAGGLER_SHARE * len(timed):
-        return None
-    of_rank = [each for each in late if slowest_rank(each) == rank]
-    shortest = Counter(each.lateness.index(min(each.lateness)) for each in of_rank)
-    ratio = statistics.median(each.lateness[rank] for each in of_rank)
-    node = next((each.node for each in ranks if each.rank == rank), 0)
-    return Straggler(rank, node, ratio, count, len(timed), shortest.most_common(1)[0][0])
 
 
 def slowest_rank(size: SizeSpeed) -> int:
@@ -168,9 +122,8 @@ def _speed(nbytes: int, by_rank: ByRank, all_reduces: int, world_size: int) -> S
         return None
     if min(slowest) / all_reduces < SHORTEST_SLOT_SECONDS:
         return None
-    seconds = scale(median_interval(slowest), 1 / all_reduces)
-    mean = statistics.fmean(slowest) / all_reduces
-    return Speed(nbytes, seconds, mean, len(slowest), relative_iqr(slowest), world_size)
+    seconds = median_interval(slowest).map(lambda window: window / all_reduces)
+    return Speed(nbytes, seconds, len(slowest), relative_iqr(slowest), world_size)
 
 
 def _lateness(by_rank: ByRank) -> tuple[float, ...]:

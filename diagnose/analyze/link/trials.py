@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from diagnose.analyze.findings import Finding
+from diagnose.analyze.findings import Finding, Rule
 from diagnose.analyze.link.bandwidth import Speed, summarise
-from diagnose.analyze.link.surroundings import uses_sockets
+from diagnose.analyze.link.surroundings import NO_MEMORY, NO_PEERS, uses_sockets
 from diagnose.analyze.units import number
 from diagnose.records.ranks import BandwidthRecord, EnvironmentTrial
 
@@ -17,174 +16,152 @@ REAL_DIFFERENCE = 1.25
 
 AS_IT_IS = "as it is"  # the name of the trial that changes nothing
 
-_ENDED_BADLY = ("failed", "hung", "invalid")
-
 
 @dataclass(frozen=True)
-class Outcome:
+class TrialResult:
     """One trial beside the first one, which changes nothing."""
 
+    record: BandwidthRecord
     trial: EnvironmentTrial
+    baseline: EnvironmentTrial
+    baseline_timed: bool
     speed: Speed | None  # of the largest size that the first trial measured too
     ratio: float | None  # bandwidth over that of the first trial
-    is_baseline: bool
 
     @property
-    def ended_badly(self) -> bool:
-        return self.trial.status in _ENDED_BADLY
+    def is_faster(self) -> bool:
+        return self.ratio is not None and self.ratio >= REAL_DIFFERENCE
 
-    def sets(self, name: str, value: str) -> bool:
-        return self.trial.variables.get(name) == value
+    @property
+    def without_peers(self) -> bool:
+        return self.trial.variables.get(NO_PEERS) == "1"
+
+    @property
+    def is_rescued(self) -> bool:
+        return _ended_badly(self.baseline) and self.speed is not None
+
+    @property
+    def memory_matters(self) -> bool | None:
+        """Whether the link is slower without shared memory; None where the trial cannot tell."""
+        if self.trial.variables.get(NO_MEMORY) != "1" or self.ratio is None:
+            return None
+        if uses_sockets(self.record) or self.is_faster:
+            return None
+        return self.ratio * REAL_DIFFERENCE <= 1
+
+    @property
+    def on_gloo(self) -> bool:
+        return self.record.backend == "nccl" and "gloo" in self.trial.name
+
+    def __str__(self) -> str:
+        if self.speed is None:
+            return _say_end(self.trial)
+        text = f"{self.trial.name}: {number(self.speed.algorithm_rate / 1e9, 3)} GB/s (algbw)"
+        if self.ratio is None:
+            return f"{_say_end(self.baseline)}; {text}"
+        return f"{text}, {number(self.ratio, 3)}× the baseline"
 
 
-def compare_trials(record: BandwidthRecord) -> list[Outcome]:
+def compare_trials(record: BandwidthRecord) -> list[TrialResult]:
+    """Every trial, the first one included; none where there is nothing to compare with."""
     baseline = next((trial for trial in record.trials if trial.name == AS_IT_IS), None)
     if baseline is None:
         return []
-    first, count = _speeds(baseline, len(record.ranks)), len(record.ranks)
-    outcomes = []
+    first = _speeds(record, baseline)
+    results = []
     for trial in record.trials:
-        speeds = _speeds(trial, count)
+        speeds = _speeds(record, trial)
         common = max((nbytes for nbytes in speeds if nbytes in first or not first), default=None)
         speed = None if common is None else speeds[common]
         ratio = None
         if speed is not None and first:
             ratio = speed.algorithm_rate / first[speed.nbytes].algorithm_rate
-        outcomes.append(Outcome(trial, speed, ratio, trial is baseline))
-    return outcomes
+        results.append(TrialResult(record, trial, baseline, bool(first), speed, ratio))
+    return results
 
 
 def judge_trials(record: BandwidthRecord) -> list[Finding]:
-    outcomes = compare_trials(record)
-    if not outcomes:
-        return []
-    baseline = next(each for each in outcomes if each.is_baseline)
+    """Of each trial the first rule that fits."""
     found = []
-    for outcome in outcomes:
-        if not outcome.is_baseline:
-            found += _interpret(record, baseline, outcome)
+    for result in compare_trials(record):
+        if result.trial is not result.baseline:
+            name = result.trial.name
+            judged = (finding for rule in RULES for finding in rule.judge(result))
+            found += [replace(each, sentence=each.sentence.format(name)) for each in judged][:1]
     return found
 
 
-def _interpret(record: BandwidthRecord, baseline: Outcome, outcome: Outcome) -> list[Finding]:
-    """The first reading that fits: the special ones stand before what is true of any variable."""
-    for read in _READINGS:
-        finding = read(record, baseline, outcome)
-        if finding is not None:
-            return [finding]
-    return []
+def _speeds(record: BandwidthRecord, trial: EnvironmentTrial) -> dict[int, Speed]:
+    """By size; a trial that did not end well may still have measured some."""
+    found = (summarise(size, len(record.ranks)).best for size in trial.sizes)
+    return {speed.nbytes: speed for speed in found if speed is not None}
 
 
-def _peers_broken(record: BandwidthRecord, baseline: Outcome, outcome: Outcome) -> Finding | None:
-    if not (outcome.sets("NCCL_P2P_DISABLE", "1") and baseline.ended_badly and outcome.speed):
-        return None
-    return Finding(
+def _ended_badly(trial: EnvironmentTrial) -> bool:
+    return trial.status in ("failed", "hung", "invalid")
+
+
+def _say_end(trial: EnvironmentTrial) -> str:
+    return f"{trial.name}: {trial.status} ({trial.reason})"
+
+
+# The special ones stand before what is true of any variable. {} is the name of the trial.
+RULES: tuple[Rule[TrialResult], ...] = (
+    Rule(
         "trial_peers_broken",
         "cause",
         "critical",
         "Direct transfers between GPUs are broken: the run only works without them.",
-        f"as it is: {baseline.trial.status} ({baseline.trial.reason}); {_say(outcome)}",
+        lambda it: it.without_peers and it.is_rescued and str(it),
         "Look for PCIe access control: sudo lspci -vvv | grep ACSCtl. Switch ACS or the IOMMU off "
-        "in the firmware, or update the driver; until then set NCCL_P2P_DISABLE=1.",
-    )
-
-
-def _shared_memory_broken(
-    record: BandwidthRecord, baseline: Outcome, outcome: Outcome
-) -> Finding | None:
-    if not (outcome.sets("NCCL_P2P_DISABLE", "1") and outcome.ended_badly and baseline.speed):
-        return None
-    return Finding(
+        f"in the firmware, or update the driver; until then set {NO_PEERS}=1.",
+    ),
+    Rule(
         "trial_shared_memory",
         "flag",
         "warning",
         "Without direct transfers NCCL fails: shared memory is probably too small.",
-        f"{outcome.trial.name}: {outcome.trial.status} ({outcome.trial.reason})",
+        lambda it: it.without_peers and _ended_badly(it.trial) and it.baseline_timed and str(it),
         "Enlarge /dev/shm (containers: --shm-size=1g or --ipc=host).",
-    )
-
-
-def _poor_switch(record: BandwidthRecord, baseline: Outcome, outcome: Outcome) -> Finding | None:
-    if not (outcome.sets("NCCL_P2P_DISABLE", "1") and _is_faster(outcome)):
-        return None
-    return Finding(
+    ),
+    Rule(
         "trial_poor_switch",
         "cause",
         "warning",
         "Direct transfers are slower than the way through host memory: the processor makes a "
         "poor PCIe switch.",
-        _say(outcome),
-        "Set NCCL_P2P_DISABLE=1 for this machine.",
-    )
-
-
-def _peers_in_use(record: BandwidthRecord, baseline: Outcome, outcome: Outcome) -> Finding | None:
-    if not outcome.sets("NCCL_SHM_DISABLE", "1") or outcome.ratio is None:
-        return None
-    if uses_sockets(record) or _is_faster(outcome):
-        return None
-    if outcome.ratio * REAL_DIFFERENCE > 1:
-        sentence = "Shared memory is not the way in use: direct transfers are."
-        return Finding("trial_peers_in_use", "excluded", "info", sentence, _say(outcome))
-    sentence = "Shared memory is the way in use, and losing it costs bandwidth."
-    advice = "Never set NCCL_SHM_DISABLE on this machine."
-    return Finding("trial_memory_in_use", "flag", "info", sentence, _say(outcome), advice)
-
-
-def _gloo_faster(record: BandwidthRecord, baseline: Outcome, outcome: Outcome) -> Finding | None:
-    if "gloo" not in outcome.trial.name or record.backend != "nccl" or not _is_faster(outcome):
-        return None
-    return Finding(
+        lambda it: it.without_peers and it.is_faster and str(it),
+        f"Set {NO_PEERS}=1 for this machine.",
+    ),
+    Rule(
+        "trial_peers_in_use",
+        "excluded",
+        "info",
+        "Shared memory is not the way in use: direct transfers are.",
+        lambda it: it.memory_matters is False and str(it),
+    ),
+    Rule(
+        "trial_memory_in_use",
+        "flag",
+        "info",
+        "Shared memory is the way in use, and losing it costs bandwidth.",
+        lambda it: it.memory_matters and str(it),
+        f"Never set {NO_MEMORY} on this machine.",
+    ),
+    Rule(
         "trial_gloo_faster",
         "cause",
         "critical",
         "gloo, which copies through the host, is faster than NCCL: NCCL's way is broken.",
-        _say(outcome),
+        lambda it: it.on_gloo and it.is_faster and str(it),
         "Run with NCCL_DEBUG=INFO and look which transport it names for each channel.",
-    )
-
-
-def _any_faster(record: BandwidthRecord, baseline: Outcome, outcome: Outcome) -> Finding | None:
-    if not _is_faster(outcome):
-        return None
-    return Finding(
+    ),
+    Rule(
         "trial_faster",
         "cause",
         "warning",
-        f"The link is faster with {outcome.trial.name}.",
-        _say(outcome),
-        f"Set {_assignments(outcome.trial)} for the job and measure the job itself.",
-    )
-
-
-_READINGS: tuple[Callable[[BandwidthRecord, Outcome, Outcome], Finding | None], ...] = (
-    _peers_broken,
-    _shared_memory_broken,
-    _poor_switch,
-    _peers_in_use,
-    _gloo_faster,
-    _any_faster,
+        "The link is faster with {}.",
+        lambda it: it.is_faster and str(it),
+        "Set that for the job and measure the job itself.",
+    ),
 )
-
-
-def _speeds(trial: EnvironmentTrial, world_size: int) -> dict[int, Speed]:
-    """By size; a trial that did not end well may still have measured some."""
-    found = (summarise(size, world_size).best for size in trial.sizes)
-    return {speed.nbytes: speed for speed in found if speed is not None}
-
-
-def _is_faster(outcome: Outcome) -> bool:
-    return outcome.ratio is not None and outcome.ratio >= REAL_DIFFERENCE
-
-
-def _say(outcome: Outcome) -> str:
-    if outcome.speed is None:
-        return f"{outcome.trial.name}: {outcome.trial.status}"
-    text = f"{outcome.trial.name}: {number(outcome.speed.algorithm_rate / 1e9, 3)} GB/s (algbw)"
-    if outcome.ratio is not None:
-        text += f", {number(outcome.ratio, 3)} times as it is"
-    return text
-
-
-def _assignments(trial: EnvironmentTrial) -> str:
-    return " ".join(f"{name}={value}" for name, value in trial.variables.items())

@@ -12,14 +12,8 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from diagnose.analyze import derive
-from diagnose.analyze.flags import (
-    CLOCK_DROP_CRITICAL,
-    FAULT_LIMITS,
-    OTHERS_BUSY,
-    OTHERS_MEMORY_BYTES,
-    THROTTLED_CRITICAL,
-)
-from diagnose.analyze.units import number, percent, scaled, spread
+from diagnose.analyze.flags import FLAGS
+from diagnose.analyze.units import number, percent, spread
 from diagnose.records import stats
 from diagnose.records.experiments import Comparison, EqualityCheck, OptimizeRecord
 from diagnose.records.header import Machine, Reading
@@ -45,12 +39,10 @@ CONTROL_CONFIDENCE = 0.99
 FAMILY_ERROR = 0.05
 
 OTHER_MODEL_REASON = (
-    "the sides train different models, so there is no speed-up to tell; how dense their work is "
-    "stands under compute density"
+    "the sides train different models, so neither is faster; compare their work per second"
 )
 OTHER_ANSWERS_REASON = (
-    "the sides give different answers, so there is no speed-up to tell; what the shorter limit "
-    "costs and saves stands under coverage and plans"
+    "the sides give different answers, so neither is faster; compare coverage and time"
 )
 
 _ENDED: dict[str, tuple[Verdict, str]] = {
@@ -77,7 +69,7 @@ class Timed:
 
 @dataclass(frozen=True)
 class Outcome:
-    """One experiment judged. `timed` is None wherever no speed may be told."""
+    """One experiment judged. `timed` is None wherever no speed may be shown."""
 
     comparison: Comparison
     verdict: Verdict
@@ -170,10 +162,10 @@ def measure_speedup(before: Measurement, control: Measurement, after: Measuremen
         floor = max(abs(noise.low), abs(noise.high))
     effect = stats.minimum_detectable_effect(ratios)
     return Timed(
-        speedup=_exponential(stats.hodges_lehmann(ratios)),
+        speedup=stats.hodges_lehmann(ratios).map(math.exp),
         range=(math.exp(min(ratios)), math.exp(max(ratios))),
-        control=_exponential(noise),
-        cross_check=_exponential(stats.paired_t(ratios)),
+        control=noise.map(math.exp),
+        cross_check=stats.paired_t(ratios).map(math.exp),
         margin=max(SMALLEST_MARGIN, math.expm1(floor)),
         detectable=Reading(None, "one block has no scatter") if effect is None else Reading(effect),
         p_value=stats.signed_rank_p(ratios),
@@ -220,19 +212,24 @@ def worst_check(checks: Sequence[EqualityCheck]) -> EqualityCheck:
 
 def describe_inequality(checks: Sequence[EqualityCheck]) -> str:
     failed = [check for check in checks if not check.equal]
-    worst = worst_check(failed)
-    difference = (
-        "shapes or finiteness differ"
-        if worst.worst is None
-        else f"worst difference {worst.worst:.2g} where {worst.tolerance:.2g} is allowed"
-    )
-    text = f"{', '.join(check.name for check in failed)} differ: {difference}"
-    counted = [check for check in failed if check.differing_samples is not None]
+    names = [check.name for check in failed]
+    others = f" and {len(names) - 2} more" if len(names) > 2 else ""
+    remarks = dict.fromkeys(check.remark for check in failed if check.remark)
+    text = f"{', '.join(names[:2])}{others} differ: {describe_worst(failed)}"
+    return text + "".join(f"; {remark}" for remark in remarks)
+
+
+def describe_worst(checks: Sequence[EqualityCheck]) -> str:
+    """By how much the quantity differs that says most against equality, and in how many samples."""
+    worst = worst_check(checks)
+    text = f"{worst.name} by up to {worst.worst or 0:.2g}, allowed {worst.tolerance:.2g}"
+    if worst.worst is None:
+        text = f"shape or finiteness of {worst.name}"
+    counted = [c for c in checks if not c.equal and c.differing_samples is not None]
     if counted:
         most = max(counted, key=lambda check: check.differing_samples or 0)
-        text += f", {most.differing_samples} of {most.samples} samples differ"
-    remarks = dict.fromkeys(check.remark for check in failed if check.remark)
-    return text + "".join(f"; {remark}" for remark in remarks)
+        text += f"; {most.differing_samples} of {most.samples} samples differ"
+    return text
 
 
 def memory_change(comparison: Comparison) -> Reading:
@@ -246,17 +243,15 @@ def memory_change(comparison: Comparison) -> Reading:
     return Reading((after.peak_bytes.value or 0.0) - (before.peak_bytes.value or 0.0))
 
 
-def energy_ratio(comparison: Comparison) -> Reading:
-    """Joules per sample after over before."""
+def energy_change(comparison: Comparison) -> Reading:
+    """Joules per sample after over before, less 1."""
     before, after = comparison.before, comparison.after
     if before is None or after is None:
         return Reading(None, "nothing was timed")
     first, second = derive.joules_per_sample(before), derive.joules_per_sample(after)
-    if first.value is None:
-        return first
-    if second.value is None:
-        return second
-    return Reading(second.value / first.value) if first.value else Reading(None, "0 J before")
+    if not first.value or second.value is None:
+        return Reading(None, first.reason or second.reason or "0 J before")
+    return Reading(second.value / first.value - 1)
 
 
 def _within_family(outcome: Outcome, p_value: float, family: int) -> Outcome:
@@ -289,13 +284,13 @@ def _disturbances(
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """What makes the experiment invalid, and what the reader must only know."""
     before, control, after = sides
-    fatal = [*_throttled(sides), *_shared(machine)]
+    fatal = _broken(sides, machine)
     first, again = _comparable_times(before, control)
     noise = stats.log_ratio_interval(first, again, CONTROL_CONFIDENCE)
     if noise.low is not None and noise.high is not None and not noise.low <= 0 <= noise.high:
         fatal.append(
             "HARNESS_BIASED: the same code against itself comes out at "
-            f"{spread(_exponential(noise))}x (99 % interval)"
+            f"{spread(noise.map(math.exp))}x (99 % interval)"
         )
     names = ("before", "control", "after")
     flags = [
@@ -313,30 +308,16 @@ def _disturbances(
     return tuple(fatal), tuple(flags)
 
 
-def _throttled(sides: Sequence[Measurement]) -> list[str]:
+def _broken(sides: Sequence[Measurement], machine: Machine) -> list[str]:
+    """By the rules of every run; other work on the host already shows in the A/A control."""
+    gpus = replace(machine, cpu_busy_before=Reading(None, "the control shows it"))
+    measured = [(side.name, side) for side in sides]
     found = []
-    for side in sides:
-        slots = sum(side.timing.slot_seconds)
-        for use in side.gpus:
-            for limit, reading in use.throttle_seconds.items():
-                share = (reading.value or 0.0) / slots
-                if share > THROTTLED_CRITICAL and any(sign in limit for sign in FAULT_LIMITS):
-                    found.append(f"THROTTLED: {limit} for {percent(share)} of the time")
-            lowest, usual = use.sm_hertz_lowest.value, use.sm_hertz.value
-            if lowest is not None and usual and lowest < (1 - CLOCK_DROP_CRITICAL) * usual:
-                found.append(f"THROTTLED: the SM clock fell {percent(1 - lowest / usual)}")
-    return list(dict.fromkeys(found))
-
-
-def _shared(machine: Machine) -> list[str]:
-    """Another user of the GPU; other work on the host already shows in the A/A control."""
-    found = []
-    for index, gpu in enumerate(machine.gpus):
-        memory, busy = gpu.memory_used_before_bytes.value, gpu.utilization_before.value
-        if memory is not None and memory > OTHERS_MEMORY_BYTES:
-            found.append(f"SHARED: GPU {index} had {scaled(memory, 'B')} in use before the run")
-        if busy is not None and busy > OTHERS_BUSY:
-            found.append(f"SHARED: GPU {index} was {percent(busy)} utilised before the run")
+    for flag in FLAGS:
+        if flag.kind in ("throttled", "shared"):
+            for severity, text in flag.signs(gpus, measured):
+                if severity == "critical" or flag.kind == "shared":
+                    found.append(f"{flag.kind.upper()}: {text}")
     return found
 
 
@@ -354,14 +335,6 @@ def _clock_remark(
     if 1 / most <= low * cycles and high * cycles <= most:
         return ("CLOCK_NOT_CODE: the sides take equally many clock cycles",)
     return ()
-
-
-def _exponential(interval: Interval) -> Interval:
-    return Interval(
-        math.exp(interval.center),
-        None if interval.low is None else math.exp(interval.low),
-        None if interval.high is None else math.exp(interval.high),
-    )
 
 
 def _timed(outcome: Outcome) -> Timed:

@@ -1,12 +1,21 @@
-"""Which lines of a launch map stand out? What the table, the figure and the annotations share."""
+"""Which lines of a launch map stand out, and why?"""
 
 from __future__ import annotations
 
+from diagnose.analyze.optimize.effects import PASS, STEP
+from diagnose.analyze.units import percent, scaled
 from diagnose.records.experiments import LaunchLine, LaunchMap
 
 # A line inside a model runs once per layer or loss term by design; a loop over samples or
 # positions runs more often than that.
 REPEATED_TRIPS = 8
+# Below a tenth of the step's launches or bytes, even removing the line changes little.
+WORTH_A_WARNING = 0.1
+
+
+def span(of: LaunchMap) -> str:
+    """What one map covers."""
+    return PASS if of.form == PASS else STEP
 
 
 def place(line: LaunchLine) -> str:
@@ -38,8 +47,32 @@ def by_largest_tensor(of: LaunchMap) -> list[LaunchLine]:
     return sorted(lines, key=lambda line: (-line.largest_bytes, -line.allocated_bytes))
 
 
-def allocated_bytes(of: LaunchMap) -> int:
-    return sum(line.allocated_bytes for line in of.lines)
+def describe_launches(line: LaunchLine, of: LaunchMap) -> str:
+    backward = f", {whole(line.backward)} of them in the backward pass" if line.backward else ""
+    return (
+        f"runs {_times(line.trips)} per {span(of)} and launches {whole(launches(line))} of "
+        f"{whole(of.launches)} operators ({percent(share(line, of))}){backward}"
+    )
+
+
+def find_reasons(line: LaunchLine, of: LaunchMap) -> list[str]:
+    """Why a line stands out: it loops, makes the host wait, or makes the largest tensor."""
+    reasons = []
+    if share(line, of) >= WORTH_A_WARNING and line.trips > REPEATED_TRIPS:
+        reasons.append(describe_launches(line, of))
+    if line.syncs:
+        reasons.append(
+            f"makes the host wait for an accelerator {_times(line.syncs)} per {span(of)} "
+            f"({', '.join(line.sync_operators)})"
+        )
+    allocated = sum(each.allocated_bytes for each in of.lines)
+    part = line.allocated_bytes / allocated if allocated else 0.0
+    if line in by_largest_tensor(of)[:1] and part >= WORTH_A_WARNING:
+        reasons.append(
+            f"makes the largest tensor of the {span(of)}, {scaled(line.largest_bytes, 'B')}, and "
+            f"allocates {scaled(line.allocated_bytes, 'B')} ({percent(part)} of all)"
+        )
+    return reasons
 
 
 def whole(count: int) -> str:
@@ -47,5 +80,5 @@ def whole(count: int) -> str:
     return f"{count:,}".replace(",", " ")
 
 
-def times(count: int) -> str:
+def _times(count: int) -> str:
     return "once" if count == 1 else f"{whole(count)} times"

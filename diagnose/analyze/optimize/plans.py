@@ -11,31 +11,24 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from diagnose.analyze import derive
-from diagnose.analyze.optimize.coverage import changed_answers, fact_of
-from diagnose.analyze.optimize.effects import find
-from diagnose.analyze.optimize.experiment import Outcome, changes_answers, time_ratio
+from diagnose.analyze.optimize.effects import (
+    PARTS,
+    PASS,
+    fact_of,
+    find,
+    speed,
+    starts_elsewhere,
+)
+from diagnose.analyze.optimize.experiment import Outcome, time_ratio
 from diagnose.analyze.optimize.ladder import Interaction, multiply, over
-from diagnose.analyze.units import duration, percent_interval, scale, spread
+from diagnose.analyze.units import scale
 from diagnose.records.experiments import Comparison, OptimizeRecord
 from diagnose.records.run import Measurement
 from diagnose.records.stats import Interval
-from diagnose.render.markdown import Align, Footnotes, Markup, prose, table
 
-PASS = "evaluation pass"
-PARTS = "parts"
+LIMIT = "max_new_tokens"
 # The evaluation of the published guide; the example where the user names no number of samples.
 EXAMPLE_BATCHES, EXAMPLE_BATCH = 6699, 32
-# In the order of the guide: what it would do first.
-GUIDE_PRIORITY = ("tokens_16", "workers_4", "batch_half_more", "processes_2")
-_PLAN_WORDS = (
-    "Predicted: the measured effects of the single changes on the same questions, multiplied. "
-    "Measured: the whole plan against the base, in interleaved blocks. The difference is measured "
-    "over predicted."
-)
-_ETA_WORDS = (
-    "Total = batches × seconds per batch. It takes all questions for alike and leaves out what is "
-    "done once, such as loading the model."
-)
 
 
 @dataclass(frozen=True)
@@ -53,83 +46,42 @@ class Plan:
         """Measured over predicted, less 1."""
         if self.predicted is None or self.measured is None:
             return None
-        share = over(self.measured, self.predicted)
-        low, high = share.low, share.high
-        return Interval(
-            share.center - 1,
-            None if low is None else low - 1,
-            None if high is None else high - 1,
-        )
+        return over(self.measured, self.predicted).map(lambda share: share - 1)
 
     @property
-    def sentence(self) -> str:
-        """For the answer at the top; empty where nothing was timed."""
-        if self.measured is None:
+    def interaction(self) -> str:
+        if self.predicted is None or self.measured is None:
             return ""
-        comparison = self.outcome.comparison
-        words = f"{comparison.title}: {spread(self.measured)}x"
-        if self.predicted is not None:
-            words += f", predicted {spread(self.predicted)}x"
-        changed = changed_answers(comparison)
-        return f"{words}, {changed} answers change" if changes_answers(comparison) else words
+        return Interaction(self.predicted, self.measured).verdict
+
+
+@dataclass(frozen=True)
+class Total:
+    """How long a whole evaluation takes in one of its forms."""
+
+    name: str
+    batch: int
+    processes: int
+    batches: int
+    seconds_per_batch: Interval
+    seconds: Interval
+    # The base in the same blocks: on a shared machine only neighbours in time can be compared.
+    base_seconds: Interval | None = None
 
 
 def find_plans(outcomes: Sequence[Outcome]) -> list[Plan]:
     return [_plan(each, outcomes) for each in outcomes if PARTS in each.comparison.facts]
 
 
-def plan_lines(outcomes: Sequence[Outcome]) -> list[str]:
-    plans, notes = find_plans(outcomes), Footnotes()
-    if not plans:
-        return []
-    rows = [_plan_row(each, notes) for each in plans]
-    headers = [
-        "plan",
-        "parts",
-        "predicted",
-        Markup("measured [95 % interval]"),
-        "difference",
-        "what it says",
-        "answers that change",
-    ]
-    align: tuple[Align, ...] = ("left", "left", "right", "right", "right", "left", "right")
-    left_out = [
-        f"- {prose(each.outcome.comparison.title)}: left out here: {prose(str(text))}"
-        for each in plans
-        if (text := each.outcome.comparison.facts.get("left_out"))
-    ]
-    listed = ["\n".join(left_out)] if left_out else []
-    return [table(headers, rows, align), *_lines(notes), *listed, _PLAN_WORDS]
+def best_plan(outcomes: Sequence[Outcome]) -> Plan | None:
+    """The fastest of those that are proven to keep the answers."""
+    proven = [each for each in find_plans(outcomes) if each.outcome.verdict == "FASTER"]
+    return max(proven, key=lambda each: speed(each.outcome), default=None)
 
 
-def priority_lines(outcomes: Sequence[Outcome]) -> list[str]:
-    """The single changes of the base, by what they save."""
-    ranked = rank(outcomes)
-    if not ranked:
-        return []
-    rows = []
-    for place, (each, ratio) in enumerate(ranked, 1):
-        guide = GUIDE_PRIORITY.index(each.comparison.key) + 1 if _is_in_guide(each) else None
-        rows.append(
-            [
-                str(place),
-                f"{each.comparison.key}: {each.comparison.title}",
-                f"{spread(ratio)}x",
-                each.verdict,
-                changed_answers(each.comparison),
-                "" if guide is None else str(guide),
-            ]
-        )
-    headers = [
-        "priority",
-        "change",
-        Markup("time before ÷ after [95 % interval]"),
-        "verdict",
-        "answers that change",
-        "in the guide",
-    ]
-    align: tuple[Align, ...] = ("right", "left", "right", "left", "right", "right")
-    return [table(headers, rows, align)]
+def is_limit(comparison: Comparison) -> bool:
+    """Whether the change is a limit of tokens alone; a plan changes more at once."""
+    return f"after_{LIMIT}" in comparison.facts and PARTS not in comparison.facts
 
 
 def rank(outcomes: Sequence[Outcome]) -> list[tuple[Outcome, Interval]]:
@@ -147,34 +99,37 @@ def rank(outcomes: Sequence[Outcome]) -> list[tuple[Outcome, Interval]]:
 
 def starts_from_base(comparison: Comparison) -> bool:
     """A gain over something else than the base is no gain of the job as it is."""
-    elsewhere = comparison.facts.get("starts_elsewhere") is True
-    return comparison.form == "after" and comparison.scope == PASS and not elsewhere
+    is_pass = comparison.form == "after" and comparison.scope == PASS
+    return is_pass and not starts_elsewhere(comparison)
 
 
-def eta_lines(record: OptimizeRecord, outcomes: Sequence[Outcome]) -> list[str]:
-    """How long the whole evaluation takes: as it was, with the best single change, by plan."""
+def count_samples(record: OptimizeRecord) -> int:
+    """Of the evaluation whose duration is asked for."""
+    return record.samples or EXAMPLE_BATCHES * EXAMPLE_BATCH
+
+
+def total_times(record: OptimizeRecord, outcomes: Sequence[Outcome]) -> list[Total]:
+    """As it was, with the best change that keeps the answers, and by every plan."""
     base = find_base(outcomes)
     if base is None or base.before is None:
         return []
-    samples = record.samples or EXAMPLE_BATCHES * EXAMPLE_BATCH
-    own = batch_of(record, base, "before")
-    rows = [[*_eta_row("as it was", base.before, own, 1, samples), ""]]
-    for name, comparison in _worth_telling(outcomes):
+    samples, own = count_samples(record), batch_of(record, base, "before")
+    best = next((each for each, _ in rank(outcomes) if each.verdict == "FASTER"), None)
+    forms = [] if best is None else [(best.comparison.key, best.comparison)]
+    forms += [
+        (each.outcome.comparison.title, each.outcome.comparison)
+        for each in find_plans(outcomes)
+        if each.measured is not None
+    ]
+    totals = [_total("as it was", base.before, own, 1, samples)]
+    for name, comparison in forms:
+        processes = int(fact_of(comparison, "after_processes") or 1)
+        batch = batch_of(record, comparison, "after")
         if comparison.before is not None and comparison.after is not None:
-            processes = int(fact_of(comparison, "after_processes") or 1)
-            batch = batch_of(record, comparison, "after")
-            row = _eta_row(name, comparison.after, batch, processes, samples)
-            # On a machine that others use too, only neighbours in time can be compared.
-            rows.append([*row, duration(eta_seconds(comparison.before, own, 1, samples))])
-    headers = ["evaluation", "batch", "processes", "batches", "s per batch", "total"]
-    headers.append("as it was, in the same blocks")
-    example = (
-        ""
-        if record.samples
-        else f", the guide's {EXAMPLE_BATCHES} batches of {EXAMPLE_BATCH} as an example; "
-        "`--samples` takes your number"
-    )
-    return [f"For {samples} samples{example}:", table(headers, rows), _ETA_WORDS]
+            same_blocks = eta_seconds(comparison.before, own, 1, samples)
+            total = _total(name, comparison.after, batch, processes, samples, same_blocks)
+            totals.append(total)
+    return totals
 
 
 def eta_seconds(side: Measurement, batch: int, processes: int, samples: int) -> Interval:
@@ -228,53 +183,20 @@ def _same_start(part: Comparison, plan: Comparison) -> bool:
     return plan.before is None or part.before.samples_per_step == plan.before.samples_per_step
 
 
-def _plan_row(plan: Plan, notes: Footnotes) -> list[str]:
-    comparison = plan.outcome.comparison
-    why = plan.outcome.reason or "it was not timed"
-    unknown = f"not measured alone on the plan's questions: {', '.join(plan.missing)}"
-    apart = plan.difference
-    if plan.predicted is None or plan.measured is None or apart is None:
-        difference, verdict = notes.missing(unknown if plan.missing else why), ""
-    else:
-        difference = Markup(prose(percent_interval(apart)))
-        verdict = Interaction(plan.predicted, plan.measured).verdict
-    return [
-        comparison.title,
-        ", ".join(plan.parts),
-        notes.missing(unknown) if plan.predicted is None else f"{spread(plan.predicted)}x",
-        notes.missing(why) if plan.measured is None else f"{spread(plan.measured)}x",
-        difference,
-        verdict,
-        changed_answers(comparison) or notes.missing(why),
-    ]
-
-
-def _worth_telling(outcomes: Sequence[Outcome]) -> list[tuple[str, Comparison]]:
-    """The best change that is proven to keep the answers, and every plan."""
-    best = next((each for each, _ in rank(outcomes) if each.verdict == "FASTER"), None)
-    told = [] if best is None else [(best.comparison.key, best.comparison)]
-    plans = find_plans(outcomes)
-    return told + [
-        (each.outcome.comparison.title, each.outcome.comparison)
-        for each in plans
-        if each.measured is not None
-    ]
-
-
-def _eta_row(name: str, side: Measurement, batch: int, processes: int, samples: int) -> list[str]:
-    return [
-        name,
-        str(batch),
-        str(processes),
-        str(math.ceil(samples / (batch * processes)) * processes),
-        spread(batch_seconds(side, batch, processes)),
-        duration(eta_seconds(side, batch, processes, samples)),
-    ]
-
-
-def _is_in_guide(outcome: Outcome) -> bool:
-    return outcome.comparison.key in GUIDE_PRIORITY
-
-
-def _lines(notes: Footnotes) -> list[str]:
-    return ["\n".join(notes.lines())] if notes.lines() else []
+def _total(
+    name: str,
+    side: Measurement,
+    batch: int,
+    processes: int,
+    samples: int,
+    base_seconds: Interval | None = None,
+) -> Total:
+    return Total(
+        name=name,
+        batch=batch,
+        processes=processes,
+        batches=math.ceil(samples / (batch * processes)) * processes,
+        seconds_per_batch=batch_seconds(side, batch, processes),
+        seconds=eta_seconds(side, batch, processes, samples),
+        base_seconds=base_seconds,
+    )

@@ -6,19 +6,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from diagnose.analyze import derive
-from diagnose.analyze.claims.judges import describe
 from diagnose.analyze.findings import Finding
-from diagnose.analyze.optimize.density import flop_rate
-from diagnose.analyze.optimize.effects import find
+from diagnose.analyze.optimize.effects import EPOCH, describe, fact_of, find, speed
 from diagnose.analyze.optimize.experiment import Outcome, changes_model
-from diagnose.analyze.optimize.memory_model import advise_on_memory
-from diagnose.analyze.units import number, percent, scaled
+from diagnose.analyze.optimize.work import work_gain
+from diagnose.analyze.units import number, percent
 from diagnose.analyze.verdicts import MATTERS, cannot_tell, excluded
 from diagnose.records.experiments import Comparison, OptimizeRecord
 from diagnose.records.run import Measurement
 
 WORKLOAD = "timeseries"  # the settings that these rules ask for are its own
-EPOCH = "training epoch"
 # Below it the published guide calls a GPU starved, and looks for the reasons that follow here.
 ENOUGH_UTILIZATION = 0.70
 # The job trains for so many epochs; what is done once is spread over them.
@@ -27,69 +24,84 @@ EPOCHS = 100
 DENSER = 1 + MATTERS
 COMPILE_KEYS = ("compile_default", "compile_max_autotune")
 
-Rule = Callable[[OptimizeRecord, Sequence[Outcome]], Finding]
+
+@dataclass(frozen=True)
+class Suspicion:
+    """What a rule found: a cause where it has a sentence, else innocence or no decision."""
+
+    evidence: str
+    sentence: str = ""
+    is_excluded: bool = False
+
+
+Examine = Callable[[OptimizeRecord, Sequence[Outcome]], Suspicion]
 
 
 @dataclass(frozen=True)
-class WorkGain:
-    """How many times the work per second the second side does."""
+class Rule:
+    """One suspect, how a record accuses or clears it, and what then to do."""
 
-    words: str  # both rates
-    least: float
-    most: float
+    kind: str
+    what: str
+    examine: Examine
+    advice: str
+
+    def judge(self, record: OptimizeRecord, outcomes: Sequence[Outcome]) -> Finding:
+        found = self.examine(record, outcomes)
+        if found.sentence:
+            text = found.sentence, found.evidence, self.advice
+            return Finding(self.kind, "cause", "warning", *text)
+        decide = excluded if found.is_excluded else cannot_tell
+        return decide(self.kind, self.what, found.evidence)
 
 
 def judge_series(record: OptimizeRecord, outcomes: Sequence[Outcome]) -> list[Finding]:
-    return [rule(record, outcomes) for rule in RULES]
+    return [rule.judge(record, outcomes) for rule in RULES]
 
 
-def low_utilization(record: OptimizeRecord, outcomes: Sequence[Outcome]) -> Finding:
-    kind, what = "low_utilization", "Low utilisation"
+def low_utilization(record: OptimizeRecord, outcomes: Sequence[Outcome]) -> Suspicion:
     base = base_epoch(record, outcomes)
     if base is None:
-        return cannot_tell(kind, what, "no epoch was timed")
+        return Suspicion("no epoch was timed")
     seen = derive.utilization(base)
     if seen.value is None:
-        return cannot_tell(kind, what, seen.reason)
+        return Suspicion(seen.reason)
     evidence = (
-        f"{percent(seen.value)} of the time a kernel runs, {percent(ENOUGH_UTILIZATION)} wanted"
+        f"a kernel runs {percent(seen.value)} of the time, {percent(ENOUGH_UTILIZATION)} is enough"
     )
     if seen.value >= ENOUGH_UTILIZATION:
-        return excluded(kind, what, evidence)
-    sentence = f"The device is used for {percent(seen.value)} of an epoch."
-    advice = "The findings below say which of the usual reasons it is."
-    return Finding(kind, "cause", "warning", sentence, evidence, advice)
+        return Suspicion(evidence, is_excluded=True)
+    return Suspicion(evidence, f"The device is used for {percent(seen.value)} of an epoch.")
 
 
-def loader_bound(record: OptimizeRecord, outcomes: Sequence[Outcome]) -> Finding:
-    """More workers help a loader that is too slow; none help one that only has to start them."""
-    kind, what = "loader_bound", "The loader"
-    more, fewer = (find(outcomes, key, EPOCH) for key in ("workers_8", "no_workers"))
-    tried = [each for each in (more, fewer) if each is not None and each.timed is not None]
-    if not tried:
-        return cannot_tell(kind, what, _why("workers_8 and no_workers", (more, fewer)))
-    evidence = "; ".join(describe(each) for each in tried)
-    if fewer is not None and fewer.verdict == "FASTER":
-        share = _saved_share(fewer.comparison)
-        sentence = f"Loader processes cost {percent(share)} of the epoch."
-        advice = "Keep the windows in memory and load with workers=0."
-    elif more is not None and more.verdict == "FASTER":
-        share = _saved_share(more.comparison)
-        sentence = f"The device waits for the loader: 8 workers save {percent(share)} of the epoch."
-        advice = "Use more workers and a larger prefetch factor."
-    elif all(_gains_nothing(each) for each in tried):
-        return excluded(kind, what, evidence)
-    else:
-        return cannot_tell(kind, what, evidence)
-    return Finding(kind, "cause", "warning", sentence, evidence, advice)
+def gain_of(key: str, sentence: str) -> Examine:
+    """A suspect that a faster epoch convicts; {share} and {change} are those of the largest gain.
+
+    A key that ends in an underscore stands for all that begin with it.
+    """
+
+    def examine(record: OptimizeRecord, outcomes: Sequence[Outcome]) -> Suspicion:
+        tried = [each for each in outcomes if _is_epoch(each, key)]
+        timed = [each for each in tried if each.timed is not None]
+        if not timed:
+            return Suspicion(_why(key, tried))
+        evidence = "; ".join(describe(each) for each in timed)
+        faster = [each for each in timed if each.verdict == "FASTER"]
+        if not faster:
+            return Suspicion(evidence, is_excluded=all(_gains_nothing(each) for each in timed))
+        best = max(faster, key=speed).comparison
+        share = percent(_saved_share(best))
+        return Suspicion(evidence, sentence.format(share=share, change=best.after_text))
+
+    return examine
 
 
-def preprocessing_bound(record: OptimizeRecord, outcomes: Sequence[Outcome]) -> Finding:
-    kind, what = "preprocessing_bound", "Preprocessing"
+def preprocessing_bound(record: OptimizeRecord, outcomes: Sequence[Outcome]) -> Suspicion:
     base = base_epoch(record, outcomes)
-    seconds = _fact(outcomes, "preprocessing_seconds")
+    known = (fact_of(each.comparison, "preprocessing_seconds") for each in outcomes)
+    seconds = next((each for each in known if each is not None), None)
     if base is None or seconds is None:
-        return cannot_tell(kind, what, "preprocessing and an epoch were not both timed")
+        return Suspicion("preprocessing and an epoch were not both timed")
     epoch = derive.step_seconds(base).center
     share = seconds / (seconds + EPOCHS * epoch)
     evidence = (
@@ -97,91 +109,61 @@ def preprocessing_bound(record: OptimizeRecord, outcomes: Sequence[Outcome]) -> 
         f"{percent(share)} of the run"
     )
     if share <= MATTERS:
-        return excluded(kind, what, evidence)
-    sentence = f"Preprocessing takes {percent(share)} of a run of {EPOCHS} epochs."
-    advice = "Save the windows once and load them."
-    return Finding(kind, "cause", "warning", sentence, evidence, advice)
+        return Suspicion(evidence, is_excluded=True)
+    return Suspicion(evidence, f"Preprocessing takes {percent(share)} of a run of {EPOCHS} epochs.")
 
 
-def batch_too_small(record: OptimizeRecord, outcomes: Sequence[Outcome]) -> Finding:
-    kind, what = "batch_too_small", "A batch that is too small"
-    timed = [
-        each
+def model_too_small(record: OptimizeRecord, outcomes: Sequence[Outcome]) -> Suspicion:
+    """By work per second: a model that fills the device cannot do more of it."""
+    gains = [
+        (each.comparison.after_text, gain)
         for each in outcomes
-        if each.comparison.key.startswith("batch_") and each.timed is not None
+        if changes_model(each.comparison) and (gain := work_gain(each.comparison)) is not None
     ]
-    if not timed:
-        return cannot_tell(kind, what, "no other batch size was timed")
-    evidence = "; ".join(describe(each) for each in timed)
-    faster = [each for each in timed if each.verdict == "FASTER" and each.timed is not None]
-    if faster:
-        best = max(faster, key=lambda each: each.timed.speedup.center if each.timed else 0.0)
-        sentence = f"The batch is too small: {best.comparison.after_text} is faster per sample."
-        advice = "Take it only if the loss at equal samples is as good; see the curves."
-        return Finding(kind, "cause", "warning", sentence, evidence, advice)
-    if all(_gains_nothing(each) for each in timed):
-        return excluded(kind, what, evidence)
-    return cannot_tell(kind, what, evidence)
-
-
-def model_too_small(record: OptimizeRecord, outcomes: Sequence[Outcome]) -> Finding:
-    """Held by work per second: a model that fills the device cannot do more of it."""
-    kind, what = "model_too_small", "A model that is too small"
-    told, lows, highs = [], [], []
-    for each in outcomes:
-        gain = work_gain(each.comparison) if changes_model(each.comparison) else None
-        if gain is None:
-            continue
-        told.append(f"{each.comparison.after_text}: {gain.words}")
-        lows.append(gain.least)
-        highs.append(gain.most)
-    if not told:
-        return cannot_tell(kind, what, "the work of no larger model was measured")
-    evidence = "; ".join(told)
-    if max(lows) > DENSER:
-        sentence = (
-            f"The model is too small for the device: a larger one does at least "
-            f"{number(max(lows), 3)} times the work per second."
+    if not gains:
+        return Suspicion("the work of no larger model was measured")
+    evidence = "; ".join(f"{model}: {gain.words}" for model, gain in gains)
+    least = max(gain.least for _, gain in gains)
+    if least > DENSER:
+        return Suspicion(
+            evidence,
+            "The model is too small for the device: a larger one does at least "
+            f"{number(least, 3)} times the work per second.",
         )
-        advice = "Give the device more per launch: a larger batch, or several models side by side."
-        return Finding(kind, "cause", "warning", sentence, evidence, advice)
-    if max(highs) <= DENSER:
-        return excluded(kind, what, evidence)
-    return cannot_tell(kind, what, evidence)
+    return Suspicion(evidence, is_excluded=max(gain.most for _, gain in gains) <= DENSER)
 
 
-def work_gain(comparison: Comparison) -> WorkGain | None:
-    """None where the work of a side was not measured, or no interval of it exists."""
-    if comparison.before is None or comparison.after is None:
-        return None
-    first = flop_rate(comparison, "before", comparison.before)
-    second = flop_rate(comparison, "after", comparison.after)
-    if first is None or second is None or not first.low or not first.high:
-        return None
-    if second.low is None or second.high is None:
-        return None
-    words = f"{scaled(first.center, 'FLOP/s')} → {scaled(second.center, 'FLOP/s')}"
-    return WorkGain(words, second.low / first.high, second.high / first.low)
-
-
-def compile_without_effect(record: OptimizeRecord, outcomes: Sequence[Outcome]) -> Finding:
-    kind, what = "compile_without_effect", "torch.compile without effect"
+def compile_without_effect(record: OptimizeRecord, outcomes: Sequence[Outcome]) -> Suspicion:
     tried = [each for key in COMPILE_KEYS if (each := find(outcomes, key, EPOCH)) is not None]
     timed = [each for each in tried if each.timed is not None]
     if not timed:
-        return cannot_tell(kind, what, _why("torch.compile", tried))
+        return Suspicion(_why("torch.compile", tried))
     evidence = "; ".join(f"{describe(each)}{compile_facts(each.comparison)}" for each in timed)
     if any(each.comparison.facts.get("took_effect") is False for each in timed):
-        sentence = "torch.compile changed nothing: no graph of the model was compiled."
-        advice = "Read TORCH_LOGS=graph_breaks, or leave it out."
-        return Finding(kind, "cause", "warning", sentence, evidence, advice)
+        return Suspicion(
+            evidence, "torch.compile changed nothing: no graph of the model was compiled."
+        )
     if any(each.verdict == "FASTER" for each in timed):
-        return excluded(kind, what, evidence)
+        return Suspicion(evidence, is_excluded=True)
     if all(_gains_nothing(each) for each in timed):
-        sentence = "torch.compile compiles the model, but no epoch is faster for it."
-        advice = "Leave it out: its compile time is never earned back."
-        return Finding(kind, "cause", "info", sentence, evidence, advice)
-    return cannot_tell(kind, what, evidence)
+        return Suspicion(
+            evidence, "torch.compile compiles the model, but no epoch is faster for it."
+        )
+    return Suspicion(evidence)
+
+
+def out_of_memory(record: OptimizeRecord, outcomes: Sequence[Outcome]) -> Suspicion:
+    failed = [
+        each
+        for each in outcomes
+        if each.verdict == "FAILED" and each.reason.startswith("out of memory")
+    ]
+    if not failed:
+        return Suspicion("nothing that was tried ran out of memory", is_excluded=True)
+    return Suspicion(
+        "; ".join(f"{each.name}: {each.reason}" for each in failed),
+        f"Out of memory: {', '.join(dict.fromkeys(each.name for each in failed))}.",
+    )
 
 
 def compile_facts(comparison: Comparison) -> str:
@@ -192,10 +174,9 @@ def compile_facts(comparison: Comparison) -> str:
         for name in ("graph_breaks", "recompiles")
         if facts.get(name) is not None
     ]
-    epochs = break_even_epochs(comparison)
-    seconds = facts.get("compile_seconds")
-    if isinstance(seconds, int | float):
-        words.append(f"{number(float(seconds), 3)} s to compile")
+    epochs, seconds = break_even_epochs(comparison), fact_of(comparison, "compile_seconds")
+    if seconds is not None:
+        words.append(f"{number(seconds, 3)} s to compile")
         words.append(
             "never earned back" if epochs is None else f"earned back after {epochs} epochs"
         )
@@ -204,10 +185,8 @@ def compile_facts(comparison: Comparison) -> str:
 
 def break_even_epochs(comparison: Comparison) -> int | None:
     """None where the epoch is not certainly shorter, so that nothing is earned."""
-    seconds = comparison.facts.get("compile_seconds")
-    if comparison.before is None or comparison.after is None:
-        return None
-    if not isinstance(seconds, int | float) or isinstance(seconds, bool):
+    seconds = fact_of(comparison, "compile_seconds")
+    if comparison.before is None or comparison.after is None or seconds is None:
         return None
     saved = derive.difference(comparison.before, comparison.after).seconds
     if saved.low is None or saved.low <= 0:
@@ -225,6 +204,12 @@ def base_epoch(record: OptimizeRecord, outcomes: Sequence[Outcome]) -> Measureme
     return next((each.comparison.before for each in found if each and each.timed), None)
 
 
+def _is_epoch(outcome: Outcome, key: str) -> bool:
+    comparison = outcome.comparison
+    fits = comparison.key == key or (key.endswith("_") and comparison.key.startswith(key))
+    return fits and comparison.form == "after" and EPOCH in comparison.scope.split(" / ")
+
+
 def _gains_nothing(outcome: Outcome) -> bool:
     """On a noisy machine SAME may hide a large gain, so the interval itself is asked."""
     high = None if outcome.timed is None else outcome.timed.speedup.high
@@ -237,14 +222,6 @@ def _saved_share(comparison: Comparison) -> float:
     return derive.difference(comparison.before, comparison.after).share.center
 
 
-def _fact(outcomes: Sequence[Outcome], name: str) -> float | None:
-    for each in outcomes:
-        value = each.comparison.facts.get(name)
-        if isinstance(value, int | float) and not isinstance(value, bool):
-            return float(value)
-    return None
-
-
 def _why(what: str, tried: Sequence[Outcome | None]) -> str:
     reasons = dict.fromkeys(each.reason for each in tried if each is not None and each.reason)
     return "; ".join(reasons) or f"{what}: not timed"
@@ -252,12 +229,55 @@ def _why(what: str, tried: Sequence[Outcome | None]) -> str:
 
 # In the order of the published guide: first whether there is a problem at all, then the reasons
 # that cost nothing to mend, then those that change the training.
-RULES: tuple[Rule, ...] = (
-    low_utilization,
-    loader_bound,
-    preprocessing_bound,
-    batch_too_small,
-    model_too_small,
-    compile_without_effect,
-    advise_on_memory,
+RULES = (
+    Rule(
+        "low_utilization",
+        "Low utilization",
+        low_utilization,
+        "The other findings say which of the usual reasons it is.",
+    ),
+    Rule(
+        "loader_processes",
+        "Starting loader processes",
+        gain_of("no_workers", "Loader processes cost {share} of the epoch."),
+        "Keep the windows in memory and load with workers=0.",
+    ),
+    Rule(
+        "loader_bound",
+        "A slow loader",
+        gain_of(
+            "workers_8", "The device waits for the loader: 8 workers save {share} of the epoch."
+        ),
+        "Use more workers and a larger prefetch factor.",
+    ),
+    Rule(
+        "preprocessing_bound",
+        "Preprocessing",
+        preprocessing_bound,
+        "Save the windows once and load them.",
+    ),
+    Rule(
+        "batch_too_small",
+        "A batch that is too small",
+        gain_of("batch_", "The batch is too small: {change} is faster per sample."),
+        "Take it only if the loss at equal samples is as good.",
+    ),
+    Rule(
+        "model_too_small",
+        "A model that is too small",
+        model_too_small,
+        "Give the device more per launch: a larger batch, or several models side by side.",
+    ),
+    Rule(
+        "compile_without_effect",
+        "torch.compile without effect",
+        compile_without_effect,
+        "Leave it out, or read TORCH_LOGS=graph_breaks: its compile time is not earned back.",
+    ),
+    Rule(
+        "out_of_memory",
+        "Memory",
+        out_of_memory,
+        "Halve the batch and accumulate gradients; `diagnose batch-size` finds the largest batch.",
+    ),
 )

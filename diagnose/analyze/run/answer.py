@@ -17,7 +17,7 @@ _STEPS = {
     "inference": ("An inference step of {}", "on a synthetic batch"),
 }
 _AROUND = "the model around the backbone"
-_TRAINING = "loss, backward and optimiser"
+_TRAINING = "loss, backward and optimizer"
 _INPUT_WORDS = {
     "cause": "fix this first",
     "excluded": "nothing that matters",

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from diagnose.analyze.findings import Finding
 from diagnose.analyze.scaling import ledger as scaling
 from diagnose.analyze.scaling.ledger import Ledger, find_straggler, rank_times
 from diagnose.analyze.units import milliseconds, percent, percent_interval
 from diagnose.analyze.verdicts import MATTERS, cannot_tell, cost_text, excluded, judge_cost, within
 from diagnose.records.ranks import ScalingRecord
-from diagnose.records.stats import Interval
 
 # Below and above which the field report's script warned.
 LOWEST_EFFICIENCY = 0.70
 HIGHEST_COMMUNICATION = 0.30
 
+EFFICIENCY = "scaling_efficiency"  # the kind of finding that the answer itself tells
+
+_EXCHANGE_LESS = (
+    "Exchange gradients more rarely (accumulation with forward and backward inside no_sync) or "
+    "fewer bytes (compression), or use a faster link; the options were tried."
+)
 # What removes each loss. In the ledger's order.
 ADVICE = {
     scaling.COMPUTE: (
@@ -26,19 +33,13 @@ ADVICE = {
     scaling.WAITING: (
         "Give every rank as much work: batches of like length, the same card, no other job on it."
     ),
-    scaling.COMMUNICATION: (
-        "Exchange gradients more rarely (accumulation with forward and backward inside no_sync) "
-        "or fewer bytes (compression); see the options below."
-    ),
-    scaling.TRANSFER: (
-        "Exchange gradients more rarely (accumulation with forward and backward inside no_sync) "
-        "or fewer bytes (compression), or use a faster link; see the options below."
-    ),
+    scaling.COMMUNICATION: _EXCHANGE_LESS,
+    scaling.TRANSFER: _EXCHANGE_LESS,
     scaling.SHORTFALL: (
         "An all-reduce is slower inside the step than alone: try other bucket sizes, and leave a "
         "core to the communication."
     ),
-    scaling.REST: "Look at the optimiser step: a fused one, or one whose state is sharded.",
+    scaling.REST: "Look at the optimizer step: a fused one, or one whose state is sharded.",
 }
 
 
@@ -66,72 +67,56 @@ def judge_scaling(record: ScalingRecord) -> list[Finding]:
 
 
 def judge_efficiency(ledger: Ledger) -> Finding:
-    found, evidence = ledger.efficiency, f"{percent_interval(ledger.efficiency)} over paired blocks"
-    text = f"{ledger.ranks} ranks reach {percent(found.center)} of {many_times(ledger.ranks)}"
-    if _is_above(found, LOWEST_EFFICIENCY):
-        return Finding("scaling_efficiency", "excluded", "info", f"{text}.", evidence)
-    if found.high is None or found.high >= LOWEST_EFFICIENCY:
-        return cannot_tell("scaling_efficiency", "the efficiency", evidence)
-    slower = "; together they are slower than one alone" if is_slower_than_one(ledger) else ""
-    return Finding(
-        "scaling_efficiency",
-        "cause",
-        "critical" if slower else "warning",
-        f"{text}, below {percent(LOWEST_EFFICIENCY)}{slower}.",
-        evidence,
-        "The ledger says what to change first.",
-    )
+    finding, efficiency = partial(Finding, EFFICIENCY), ledger.efficiency
+    evidence = f"{percent_interval(efficiency)} over paired blocks"
+    text = f"{ledger.ranks} ranks reach {percent(efficiency.center)} of {many_times(ledger.ranks)}"
+    if efficiency.is_above(LOWEST_EFFICIENCY):
+        return finding("excluded", "info", f"{text}.", evidence)
+    if not efficiency.is_below(LOWEST_EFFICIENCY):
+        return cannot_tell(EFFICIENCY, "the efficiency", evidence)
+    sentence, advice = f"{text}, below {percent(LOWEST_EFFICIENCY)}", "The ledger says what first."
+    if is_slower_than_one(ledger):
+        sentence += "; together they are slower than one alone"
+        return finding("cause", "critical", f"{sentence}.", evidence, advice)
+    return finding("cause", "warning", f"{sentence}.", evidence, advice)
 
 
 def judge_communication_share(ledger: Ledger) -> Finding:
     """The share of the step, with what the original script would have called so."""
+    finding = partial(Finding, "scaling_communication_share")
     share, original = ledger.communication.cost.share, ledger.original_communication.cost
     evidence = (
         f"{milliseconds(ledger.communication.cost.seconds)} ms, {percent_interval(share)} of the "
-        f"step; the full step less the step under no_sync, which counts the optimiser as "
+        f"step; the full step less the step under no_sync, which counts the optimizer as "
         f"communication, would say {milliseconds(original.seconds)} ms, "
         f"{percent_interval(original.share)}"
     )
-    if share.low is not None and share.low > HIGHEST_COMMUNICATION:
-        return Finding(
-            "scaling_communication_share",
-            "cause",
-            "warning",
-            f"Exposed communication is {percent(share.center)} of the step, above "
-            f"{percent(HIGHEST_COMMUNICATION)}.",
-            evidence,
-            ADVICE[scaling.COMMUNICATION],
-        )
-    if share.high is not None and share.high <= HIGHEST_COMMUNICATION:
-        return Finding(
-            "scaling_communication_share",
-            "excluded",
-            "info",
-            f"Exposed communication is {percent(share.center)} of the step, not above "
-            f"{percent(HIGHEST_COMMUNICATION)}.",
-            evidence,
-        )
+    text, limit = (
+        f"Exposed communication is {percent(share.center)} of the step",
+        percent(HIGHEST_COMMUNICATION),
+    )
+    if share.is_above(HIGHEST_COMMUNICATION):
+        return finding("cause", "warning", f"{text}, above {limit}.", evidence, _EXCHANGE_LESS)
+    if share.is_below(HIGHEST_COMMUNICATION):
+        return finding("excluded", "info", f"{text}, not above {limit}.", evidence)
     return cannot_tell("scaling_communication_share", "the share of communication", evidence)
 
 
 def judge_straggler(record: ScalingRecord) -> Finding:
     times = rank_times(record)
-    slowest = max(times, key=lambda each: each.excess.center)
+    late = find_straggler(times)
+    slowest = late or max(times, key=lambda each: each.excess.center)
     evidence = (
         f"rank {slowest.rank.rank} on host {slowest.rank.node} does its own work in "
         f"{milliseconds(slowest.local)} ms, {percent_interval(slowest.excess)} above the mean"
     )
-    late = find_straggler(times)
     if late is not None:
-        return Finding(
-            "scaling_straggler",
-            "cause",
-            "warning",
+        sentence = (
             f"Rank {late.rank.rank} on host {late.rank.node} is slower than the others by "
-            f"{percent(late.excess.center)} of their mean.",
-            evidence,
-            ADVICE[scaling.WAITING],
+            f"{percent(late.excess.center)} of their mean."
         )
+        advice = ADVICE[scaling.WAITING]
+        return Finding("scaling_straggler", "cause", "warning", sentence, evidence, advice)
     if all(within(each.excess, MATTERS) for each in times):
         return excluded("scaling_straggler", "A slow rank", evidence)
     return cannot_tell("scaling_straggler", "a slow rank", evidence)
@@ -139,32 +124,26 @@ def judge_straggler(record: ScalingRecord) -> Finding:
 
 def is_slower_than_one(ledger: Ledger) -> bool:
     """Whether all ranks together process less than one alone, by the whole interval."""
-    high = ledger.efficiency.high
-    return high is not None and ledger.ranks * high < 1
+    return ledger.efficiency.is_below(1 / ledger.ranks)
 
 
 def many_times(ranks: int) -> str:
     return "twice one rank" if ranks == 2 else f"{ranks} times one rank"
 
 
-def _ending(record: ScalingRecord) -> list[Finding]:
+def say_ending(record: ScalingRecord) -> str:
+    """How a run ended that did not end well; empty otherwise."""
     culprit = record.culprit
     if culprit is not None:
-        return [
-            Finding(
-                "scaling_ended",
-                "flag",
-                "critical",
-                f"Rank {culprit.rank} {culprit.reason} during {culprit.where}.",
-                "what was measured before is kept",
-                "Mend that rank and run again.",
-            )
-        ]
-    if not record.complete:
-        sentence = "The run was not finished."
-        return [Finding("scaling_ended", "flag", "warning", sentence, "what was measured is kept")]
-    return []
+        return f"Rank {culprit.rank} {culprit.reason} during {culprit.where}."
+    return "" if record.complete else "The run was not finished."
 
 
-def _is_above(interval: Interval, bound: float) -> bool:
-    return interval.low is not None and interval.low >= bound
+def _ending(record: ScalingRecord) -> list[Finding]:
+    sentence = say_ending(record)
+    if not sentence:
+        return []
+    evidence, advice = "what was measured before is kept", "Mend that rank and run again."
+    if record.culprit is None:
+        return [Finding("scaling_ended", "flag", "warning", sentence, evidence)]
+    return [Finding("scaling_ended", "flag", "critical", sentence, evidence, advice)]

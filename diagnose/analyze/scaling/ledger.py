@@ -12,15 +12,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from diagnose.analyze.derive import Difference
+from diagnose.analyze.link.bandwidth import summarise
 from diagnose.analyze.verdicts import MATTERS
-from diagnose.records import stats
 from diagnose.records.header import Reading
 from diagnose.records.ranks import SERIES_NAMES, Rank, ScalingRecord, SizeResult
-from diagnose.records.stats import Interval, hodges_lehmann
+from diagnose.records.stats import Interval, hodges_lehmann, log_ratio_interval
 
 COMPUTE, INPUT, WAITING = "compute contention", "input contention", "waiting for the slowest rank"
 COMMUNICATION, TRANSFER, SHORTFALL = "exposed communication", "transfer", "bandwidth shortfall"
-REST = "rest (optimiser and what is left)"
+REST = "rest (optimizer and what is left)"
 
 Steps = dict[str, list[list[float]]]  # series -> [rank][block], seconds per step
 
@@ -59,13 +59,10 @@ class Ledger:
         )
 
     @property
-    def imbalance(self) -> float:
-        """The most by which the losses of any block miss its total: rounding, or a fault."""
-        sums = zip(*(each.blocks for each in self.losses), strict=True)
-        return max(
-            abs(math.fsum(parts) - whole)
-            for parts, whole in zip(sums, self.total.blocks, strict=True)
-        )
+    def unassigned_seconds(self) -> float:
+        """What the estimates leave: in every block the losses add up, their medians need not."""
+        lost = math.fsum(each.cost.seconds.center for each in self.losses)
+        return self.together.center - self.alone.center - lost
 
 
 @dataclass(frozen=True)
@@ -132,7 +129,7 @@ def build_ledger(record: ScalingRecord) -> Ledger | None:
         ranks=len(record.ranks),
         alone=hodges_lehmann(alone_full),
         together=hodges_lehmann(full),
-        efficiency=_ratio(alone_full, full),
+        efficiency=log_ratio_interval(alone_full, full).map(math.exp),
         total=lose("all", total),
         losses=(
             lose(COMPUTE, compute),
@@ -172,52 +169,25 @@ def rank_times(record: ScalingRecord) -> list[RankTimes]:
 
 def find_straggler(times: Sequence[RankTimes]) -> RankTimes | None:
     """The rank that is behind the others in a way that a whole interval proves."""
-    late = [each for each in times if each.excess.low is not None and each.excess.low > MATTERS]
+    late = [each for each in times if each.excess.is_above(MATTERS)]
     return max(late, key=lambda each: each.excess.center, default=None)
 
 
 def transfer_seconds(record: ScalingRecord) -> Reading:
-    """What all buckets of a step take one after the other, by the measured curve."""
-    points = curve_points(record.curve)
+    """What all buckets of a step take one after the other; their own sizes were measured."""
+    seconds = dict(curve_points(record.curve))
     if not record.bucket_bytes:
         return Reading(None, "the buckets of DDP were not recorded")
-    if not points:
-        return Reading(None, "no all-reduce of the bucket sizes was measured")
-    return Reading(math.fsum(_time_at(nbytes, points) for nbytes in record.bucket_bytes))
+    if not all(nbytes in seconds for nbytes in record.bucket_bytes):
+        return Reading(None, "not every bucket size has a measured all-reduce")
+    return Reading(math.fsum(seconds[nbytes] for nbytes in record.bucket_bytes))
 
 
 def curve_points(curve: Sequence[SizeResult]) -> list[tuple[int, float]]:
     """Bytes and seconds of every sound size, smallest first."""
-    points = {size.nbytes: all_reduce_seconds(size) for size in curve if size.status == "done"}
-    return sorted((nbytes, each) for nbytes, each in points.items() if each and nbytes > 0)
-
-
-def all_reduce_seconds(size: SizeResult) -> float | None:
-    """An all-reduce ends with its last rank, so the slowest rank, then the median."""
-    rows, repeats = size.latency_seconds, 1
-    if not _is_whole(rows):
-        rows, repeats = size.window_seconds, size.iterations_per_window
-    if not _is_whole(rows) or repeats < 1:
-        return None
-    slowest: list[float] = [max(each) for each in zip(*rows, strict=False)]
-    return statistics.median(slowest) / repeats
-
-
-def _is_whole(rows: Sequence[Sequence[float]]) -> bool:
-    return bool(rows) and all(rows)
-
-
-def _time_at(nbytes: int, points: Sequence[tuple[int, float]]) -> float:
-    """On the line between the measured sizes beside it; beyond the largest in proportion."""
-    above = next((place for place, point in enumerate(points) if point[0] >= nbytes), None)
-    if above is None:
-        largest, seconds = points[-1]
-        return seconds * nbytes / largest
-    (high, slow) = points[above]
-    if high == nbytes or above == 0:
-        return slow
-    (low, fast) = points[above - 1]
-    return fast + (slow - fast) * (nbytes - low) / (high - low)
+    sizes = [summarise(each, len(each.latency_seconds)) for each in curve]
+    speeds = [each.single or each.window for each in sizes]
+    return sorted((each.nbytes, each.seconds.center) for each in speeds if each is not None)
 
 
 def _split(exposed: Sequence[float], transfer: Reading) -> list[tuple[str, Sequence[float]]]:
@@ -230,16 +200,14 @@ def _split(exposed: Sequence[float], transfer: Reading) -> list[tuple[str, Seque
 
 def _steps(record: ScalingRecord) -> Steps:
     """Seconds per step of the blocks that every series finished."""
-    chosen = {}
+    timed = {}
     for series in record.series:
         ranks = 1 if series.name.startswith("alone") else len(record.ranks)
-        chosen[series.name] = (series.steps_per_slot, series.slot_seconds[:ranks])
-    needed = [chosen[name][1] for name in SERIES_NAMES]
-    blocks = min(len(row) for rows in needed for row in rows)
+        timed[series.name] = (series.steps_per_slot, series.slot_seconds[:ranks])
+    blocks = min(len(row) for name in SERIES_NAMES for row in timed[name][1])
     return {
-        name: [[seconds / count for seconds in row[:blocks]] for row in rows]
-        for name, (count, rows) in chosen.items()
-        if name in SERIES_NAMES
+        name: [[seconds / timed[name][0] for seconds in row[:blocks]] for row in timed[name][1]]
+        for name in SERIES_NAMES
     }
 
 
@@ -251,12 +219,3 @@ def _over_ranks(
 
 def _minus(first: Sequence[float], second: Sequence[float]) -> list[float]:
     return [a - b for a, b in zip(first, second, strict=True)]
-
-
-def _ratio(above: Sequence[float], below: Sequence[float]) -> Interval:
-    logarithm = stats.log_ratio_interval(above, below)
-    return Interval(
-        math.exp(logarithm.center),
-        None if logarithm.low is None else math.exp(logarithm.low),
-        None if logarithm.high is None else math.exp(logarithm.high),
-    )

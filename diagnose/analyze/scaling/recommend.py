@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from diagnose.analyze.optimize.experiment import Outcome
-from diagnose.analyze.scaling import ledger as scaling
 from diagnose.analyze.scaling.cadence import CADENCES, cadence_share
 from diagnose.analyze.scaling.findings import is_slower_than_one
-from diagnose.analyze.scaling.options import is_proven_equal
+from diagnose.analyze.scaling.ledger import build_ledger
+from diagnose.analyze.scaling.options import is_proven_equal, speedup
 from diagnose.analyze.units import percent, percent_interval, spread
 from diagnose.analyze.verdicts import MATTERS
 from diagnose.records.ranks import ScalingRecord
 
+ALONE = "python"  # the launcher of a single process
+SCRIPT = "bench/dgca/train.py --do_train --preprocessed_train data/train.pt"
 # What the training script does when it is told nothing.
 DEFAULT_BUCKET_CAP = 100
 # The cap that every row of the buckets is compared with: torch's own.
@@ -21,12 +23,13 @@ TORCH_BUCKET_CAP = 25
 
 _ACCUMULATION = {"accumulate_2": 2, "accumulate_4": 4}
 _BUCKETS = {"bucket_cap_100": 100, "bucket_cap_200": 200}
+_STATIC_GRAPH = "static_graph"
 # What the training script has no option for, and what to change in the code instead.
 _IN_CODE = {
     "compress_fp16": "register the hook fp16_compress_hook",
     "compress_bf16": "register the hook bf16_compress_hook",
     "fsdp2": "wrap the model with fully_shard instead of DDP",
-    "zero_optimizer": "shard the optimiser with ZeroRedundancyOptimizer",
+    "zero_optimizer": "shard the optimizer with ZeroRedundancyOptimizer",
     "bucket_view": "DDP(gradient_as_bucket_view=True); the training script has it on",
 }
 
@@ -44,15 +47,13 @@ class Flag:
 class Recommendation:
     """What to run. `remarks` say what was left out and why."""
 
-    launcher: str
-    launcher_row: str
+    launcher: Flag
     flags: tuple[Flag, ...]
     remarks: tuple[str, ...]
 
     @property
     def command(self) -> str:
-        words = [self.launcher, "bench/dgca/train.py --do_train --preprocessed_train data/train.pt"]
-        return " ".join([*words, *(flag.text for flag in self.flags)])
+        return " ".join([self.launcher.text, SCRIPT, *(flag.text for flag in self.flags)])
 
 
 def recommend(record: ScalingRecord, outcomes: Sequence[Outcome]) -> Recommendation:
@@ -63,53 +64,50 @@ def recommend(record: ScalingRecord, outcomes: Sequence[Outcome]) -> Recommendat
         if each.comparison.form == "after" and is_proven_equal(each) and each.timed is not None
     }
     faster = {key: each for key, each in proven.items() if each.verdict == "FASTER"}
-    launcher, row, alone = _launcher(record, faster)
-    cadence, cadence_remarks = _cadence(record)
-    if alone:
-        return Recommendation(launcher, row, cadence, cadence_remarks)
-    accumulation = _best(faster, _ACCUMULATION)
-    graph = faster.get("static_graph")
-    remarks = []
+    launcher, (cadence, remarks) = _launcher(record, faster), _cadence(record)
+    if launcher.text == ALONE:
+        return Recommendation(launcher, cadence, remarks)
+    accumulation, graph = _fastest(faster, _ACCUMULATION), faster.get(_STATIC_GRAPH)
+    flags, notes = [], []
     if accumulation is not None and graph is not None:
         # torch fails an internal assertion when a static graph meets no_sync().
-        kept = max(accumulation, graph, key=_speed)
-        remarks.append(
+        kept = max(accumulation, graph, key=speedup)
+        notes.append(
             f"{accumulation.name} and {graph.name} exclude each other in torch; "
             f"{kept.name} gains more"
         )
-        accumulation, graph = (accumulation, None) if kept is accumulation else (None, graph)
-    flags = []
+        accumulation, graph = (kept, None) if kept is accumulation else (None, kept)
     if accumulation is not None:
         flags.append(_accumulation_flag(record, accumulation))
-        remarks.append(
+        notes.append(
             "accumulation makes the effective batch larger: check that the job still learns as well"
         )
-    flags += _bucket_flags(proven)
+    flags += _bucket_flags(proven, faster)
     if graph is not None:
         flags.append(Flag("--ddp_static_graph", "DDP(static_graph=True)", _row(graph)))
-    remarks += _in_code(outcomes)
     return Recommendation(
-        launcher, row, (*flags, *cadence), (*remarks, *cadence_remarks, *_unproven(outcomes))
+        launcher,
+        (*flags, *cadence),
+        (*notes, *_in_code(outcomes), *remarks),
     )
 
 
-def _launcher(record: ScalingRecord, faster: dict[str, Outcome]) -> tuple[str, str, bool]:
-    """The command before the script, its row, and whether it starts one process only."""
-    per_host = max(1, len(record.ranks) // max(1, record.nodes))
-    together = f"torchrun --nproc-per-node={per_host}"
+def _launcher(record: ScalingRecord, faster: dict[str, Outcome]) -> Flag:
+    """All ranks, or one process where even the best option leaves them slower than one."""
+    per_host, ledger = max(1, len(record.ranks) // max(1, record.nodes)), build_ledger(record)
+    command = f"torchrun --nproc-per-node={per_host}"
     if record.nodes > 1:
-        together += f" --nnodes={record.nodes} --rdzv-backend=c10d --rdzv-endpoint=HOST:29500"
-    ledger = scaling.build_ledger(record)
+        command += f" --nnodes={record.nodes} --rdzv-backend=c10d --rdzv-endpoint=HOST:29500"
     if ledger is None:
-        return together, "nothing: one rank and all ranks were not both timed", False
+        return Flag(command, command, "nothing: one rank and all ranks were not both timed")
     row = f"the ledger: efficiency {percent_interval(ledger.efficiency)}"
     if not is_slower_than_one(ledger):
-        return together, row, False
+        return Flag(command, command, row)
     # The best option alone, since gains of several options do not multiply.
-    best = max((_speed(each) for each in faster.values()), default=1.0)
+    best = max((speedup(each) for each in faster.values()), default=1.0)
     if ledger.ranks * ledger.efficiency.center * best < 1:
-        return "python", f"{row}: all ranks together are slower than one alone", True
-    return together, f"{row}: slower than one alone without the flags below", False
+        return Flag(ALONE, "one process", f"{row}: all ranks together are slower than one alone")
+    return Flag(command, command, f"{row}: slower than one alone without the flags below")
 
 
 def _accumulation_flag(record: ScalingRecord, outcome: Outcome) -> Flag:
@@ -118,23 +116,22 @@ def _accumulation_flag(record: ScalingRecord, outcome: Outcome) -> Flag:
     batch = record.samples_per_step * steps
     return Flag(
         f"--train_batch_size {batch} --gradient_accumulation_steps {steps}",
-        f"{steps} micro-batches per optimiser step, forward and backward of all but the last "
+        f"{steps} micro-batches per optimizer step, forward and backward of all but the last "
         "inside no_sync()",
         _row(outcome),
     )
 
 
-def _bucket_flags(proven: dict[str, Outcome]) -> list[Flag]:
+def _bucket_flags(proven: dict[str, Outcome], faster: dict[str, Outcome]) -> list[Flag]:
     """The fastest cap; where the script's own default is proven slower than torch's, torch's."""
-    faster = {key: each for key, each in proven.items() if each.verdict == "FASTER"}
-    best, cap = _best(faster, _BUCKETS), TORCH_BUCKET_CAP
+    best, default = _fastest(faster, _BUCKETS), proven.get(f"bucket_cap_{DEFAULT_BUCKET_CAP}")
     if best is not None:
-        cap = _BUCKETS[best.comparison.key]
+        cap, row = _BUCKETS[best.comparison.key], _row(best)
+    elif default is not None and default.verdict == "SLOWER":
+        cap, row = TORCH_BUCKET_CAP, _row(default)
     else:
-        best = proven.get(f"bucket_cap_{DEFAULT_BUCKET_CAP}")
-        if best is None or best.verdict != "SLOWER":
-            return []
-    return [Flag(f"--ddp_bucket_cap_mb {cap}", f"DDP(bucket_cap_mb={cap})", _row(best))]
+        return []
+    return [Flag(f"--ddp_bucket_cap_mb {cap}", f"DDP(bucket_cap_mb={cap})", row)]
 
 
 def _cadence(record: ScalingRecord) -> tuple[tuple[Flag, ...], tuple[str, ...]]:
@@ -164,27 +161,10 @@ def _in_code(outcomes: Sequence[Outcome]) -> list[str]:
     ]
 
 
-def _unproven(outcomes: Sequence[Outcome]) -> list[str]:
-    flags = {*_ACCUMULATION, *_BUCKETS, "static_graph"}
-    names = [
-        f"{each.name} ({each.verdict})"
-        for each in outcomes
-        if each.comparison.key in flags
-        and each.comparison.form == "after"
-        and each.verdict != "FASTER"
-    ]
-    return [f"left out, not proven faster here: {', '.join(names)}"] if names else []
-
-
-def _best(faster: dict[str, Outcome], keys: dict[str, int]) -> Outcome | None:
-    found = [each for key, each in faster.items() if key in keys]
-    return max(found, key=_speed, default=None)
+def _fastest(faster: dict[str, Outcome], keys: Iterable[str]) -> Outcome | None:
+    return max((faster[key] for key in keys if key in faster), key=speedup, default=None)
 
 
 def _row(outcome: Outcome) -> str:
     gain = "" if outcome.timed is None else f" {spread(outcome.timed.speedup)}x,"
     return f"{outcome.name}:{gain} {outcome.verdict}"
-
-
-def _speed(outcome: Outcome) -> float:
-    return 0.0 if outcome.timed is None else outcome.timed.speedup.center

@@ -3,14 +3,26 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from diagnose.analyze import derive
-from diagnose.analyze.optimize.experiment import Outcome, energy_ratio, memory_change, worst_check
-from diagnose.analyze.units import milliseconds, number, percent, scaled, spread
+from diagnose.analyze.optimize.effects import is_bundle, is_whole, speed, starts_elsewhere, widest
+from diagnose.analyze.optimize.experiment import (
+    Outcome,
+    Timed,
+    describe_worst,
+    energy_change,
+    memory_change,
+    worst_check,
+)
+from diagnose.analyze.optimize.work import work_gain
+from diagnose.analyze.units import BYTES, MILLISECONDS, PERCENT, TIMES, number, percent, scaled
 from diagnose.records.experiments import Comparison
-from diagnose.records.header import Reading, Setting
-from diagnose.render.markdown import Align, Footnotes, Markup, escape, prose, table
+from diagnose.records.header import Setting
+from diagnose.records.run import Measurement
+from diagnose.records.stats import Interval
+from diagnose.render.markdown import escape, prose
+from diagnose.render.table import Cell, Column, Doubt, code, missing, table
 
 # The forward pass alone and the whole step are different questions, so they never share a table.
 _SCOPES: tuple[tuple[str, tuple[str, ...]], ...] = (
@@ -20,47 +32,56 @@ _SCOPES: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("Forward pass only", ("forward",)),
     ("Input pipeline and other parts", ()),
 )
-_HEADERS = (
-    "optimisation",
-    "scope",
-    "before ms",
-    "after ms",
-    Markup("speed-up [95 % interval]"),
-    "verdict",
-    "equal results?",
-    "peak memory",
-    "energy per sample",
-    "detectable ≥",
-    "blocks",
+_UNPROVEN = (
+    ("SAME", "No difference within the margin"),
+    ("INCONCLUSIVE", "Undecided"),
+    ("OTHER_MODEL", "Another model, so neither side is faster"),
+    ("OTHER_ANSWERS", "Answers change, so neither side is faster"),
 )
-_ALIGN: tuple[Align, ...] = (
-    *("left", "left", "right", "right", "right", "left", "left"),
-    *("right", "right", "right", "right"),
-)
-_WORDS = (
-    "**FASTER**, **SLOWER**: the whole interval lies beyond the margin, and the change stays "
-    "proven among all experiments (Holm, 5 %). The margin is 1 %, or what the same code differs "
-    "from itself by where that is more.",
-    "**SAME**: the whole interval lies within the margin. The column *detectable* says how small "
-    "an effect would have been seen in 80 % of cases.",
-    "**INCONCLUSIVE**: neither. More blocks or a quieter machine would decide it.",
-    "**NOT\\_EQUAL**: both sides do not compute the same, so there is no speed to tell.",
-    "**INVALID**: something disturbed the experiment; the reason stands below the table.",
-    "**FAILED**, **SKIPPED**: it could not be run; the reason stands below the table.",
-)
-# Only where it was given: most workloads have no such change.
-_OTHER_MODEL = "**OTHER\\_MODEL**: the change makes another model, so there is no speed-up to tell."
 
-_OTHER_ANSWERS = (
-    "**OTHER\\_ANSWERS**: the change cuts answers short, so there is no speed-up to tell; its time "
-    "stands beside its coverage."
-)
+
+def proven_changes(outcomes: Sequence[Outcome]) -> list[str]:
+    """Each change once: the proven ones in a table, the others by name."""
+    single = [each for each in widest(outcomes) if not is_bundle(each.comparison)]
+    shown = sorted((each for each in single if each.verdict in ("FASTER", "SLOWER")), key=_rank)
+    blocks = table(
+        shown,
+        [
+            Column("change", lambda each: code(each.comparison.key)),
+            Column("before → after", _sides, left=True),
+            Column("per", lambda each: each.comparison.scope, left=True),
+            *_TIMES,
+            Column("results", _claim, left=True),
+        ],
+        "No change is proven to be faster or slower.",
+    )
+    lines = []
+    for verdict, words in _UNPROVEN:
+        names = [_named(each) for each in single if each.verdict == verdict]
+        if names:
+            lines.append(f"- {words}: {', '.join(names)}.")
+    return [*blocks, "\n".join(lines)] if lines else blocks
+
+
+def _named(outcome: Outcome) -> str:
+    """Of another model, with the work per second of both."""
+    gain = work_gain(outcome.comparison)
+    return code(outcome.comparison.key) + (f" ({prose(gain.words)})" if gain else "")
+
+
+def unequal_changes(outcomes: Sequence[Outcome]) -> list[str]:
+    """What computes something else, and how much of it."""
+    lines = [
+        f"- {code(each.comparison.key)}{' as published' if _is_published(each) else ''} "
+        f"({prose(each.comparison.after_text)}): {prose(each.reason)}."
+        for each in outcomes
+        if each.verdict == "NOT_EQUAL"
+    ]
+    return ["\n".join(lines)] if lines else []
 
 
 def before_after(outcomes: Sequence[Outcome]) -> list[str]:
-    """One table per scope; the published form of a change follows the correct one."""
-    if not outcomes:
-        return ["No experiment was run."]
+    """Every experiment, one table per scope; the published form of a change follows the correct."""
     blocks, left = [], list(outcomes)
     for title, scopes in _SCOPES:
         # A change that ended before it was timed carries all of its scopes.
@@ -71,147 +92,128 @@ def before_after(outcomes: Sequence[Outcome]) -> list[str]:
         ]
         left = [each for each in left if each not in chosen]
         if chosen:
-            notes = Footnotes()
-            rows = [_row(each, notes) for each in _published_last(chosen)]
-            blocks += [f"### {title}", table(_HEADERS, rows, _ALIGN), *_lines(notes)]
-    words = list(_WORDS)
-    if any(each.verdict == "OTHER_MODEL" for each in outcomes):
-        words.append(_OTHER_MODEL)
-    if any(each.verdict == "OTHER_ANSWERS" for each in outcomes):
-        words.append(_OTHER_ANSWERS)
-    return [*blocks, "\n".join(f"- {line}" for line in words)]
+            blocks += [f"### {title}", *table(_published_last(chosen), _EXPERIMENT_COLUMNS)]
+    return blocks or ["No experiment was run."]
 
 
 def evidence(outcomes: Sequence[Outcome]) -> list[str]:
     """What each verdict rests on: control, margin, cross-check and the family's p."""
-    rows = [
+    timed = [(each, each.timed) for each in outcomes if each.timed is not None]
+    return table(
+        timed,
         [
-            each.name,
-            each.comparison.scope,
-            spread(each.timed.control),
-            percent(each.timed.margin),
-            spread(each.timed.cross_check),
-            _p_text(each.timed.p_value),
-            "" if each.family_p is None else _p_text(each.family_p),
-            "; ".join(each.flags),
-        ]
-        for each in outcomes
-        if each.timed is not None
-    ]
-    if not rows:
-        return []
-    headers = [
-        "optimisation",
-        "scope",
-        "same code against itself",
-        "margin",
-        "speed-up by paired t",
-        "p",
-        "p after Holm",
-        "flags",
-    ]
-    align: tuple[Align, ...] = ("left", "left", *("right",) * 5, "left")
-    return [table(headers, rows, align)]
+            Column("change", lambda row: row[0].name),
+            Column("scope", lambda row: row[0].comparison.scope, left=True),
+            Column("same code against itself", lambda row: row[1].control),
+            Column("margin", lambda row: row[1].margin, PERCENT),
+            Column("speed-up by paired t", lambda row: row[1].cross_check, TIMES),
+            Column("p", lambda row: f"{row[1].p_value:.2g}"),
+            Column("p after Holm", lambda row: _p_text(row[0].family_p)),
+            Column("flags", lambda row: "; ".join(row[0].flags), left=True),
+        ],
+    )
 
 
 def facts(outcomes: Sequence[Outcome]) -> list[str]:
     """What the experiments recorded beside the times: compile time, graph breaks, bytes."""
     lines: dict[tuple[str, str], str] = {}
     for each in outcomes:
-        told = [f"{_fact_name(name)} {_fact(name, v)}" for name, v in each.comparison.facts.items()]
-        told += each.comparison.notes
-        if told:
-            text, place = "; ".join(told), f"{each.name}, {each.comparison.scope}"
-            # Every scope of a change carries the same facts; one line tells them.
+        known = [
+            f"{_fact_name(name)} {_fact(name, v)}" for name, v in each.comparison.facts.items()
+        ]
+        known += each.comparison.notes
+        if known:
+            text, place = "; ".join(known), f"{each.name}, {each.comparison.scope}"
+            # Every scope of a change carries the same facts, so they stand on one line.
             line = f"- {escape(place)}: {prose(text)}"
             lines.setdefault((each.comparison.key, text), line)
     return ["\n".join(lines.values())] if lines else []
 
 
+def _rank(outcome: Outcome) -> tuple[bool, bool, float]:
+    """What the job as it is gains first, the whole before its parts."""
+    comparison = outcome.comparison
+    return starts_elsewhere(comparison), not is_whole(comparison), -speed(outcome)
+
+
+def _sides(outcome: Outcome) -> str:
+    return f"{outcome.comparison.before_text} → {outcome.comparison.after_text}"
+
+
+def _claim(outcome: Outcome) -> str:
+    equality = outcome.comparison.equality
+    is_equal = equality is not None and all(check.equal for check in equality.checks)
+    return "equal" if is_equal else "differ on purpose"
+
+
+def _is_published(outcome: Outcome) -> bool:
+    return outcome.comparison.form != "after"
+
+
 def _published_last(outcomes: Sequence[Outcome]) -> list[Outcome]:
     keys = list(dict.fromkeys(each.comparison.key for each in outcomes))
-    return sorted(
-        outcomes,
-        key=lambda each: (keys.index(each.comparison.key), each.comparison.form != "after"),
-    )
-
-
-def _row(outcome: Outcome, notes: Footnotes) -> list[str]:
-    comparison, timed = outcome.comparison, outcome.timed
-    why = f"{outcome.verdict}: {outcome.reason}"
-    # Where results differ, a reader would divide the two times if they stood here.
-    times = [
-        milliseconds(derive.step_seconds(side))
-        if side is not None and side.timing.slot_seconds and timed is not None
-        else notes.missing(why)
-        for side in (comparison.before, comparison.after)
-    ]
-    verdict: str = outcome.verdict
-    if timed is not None and outcome.reason:
-        verdict = Markup(f"{escape(outcome.verdict)} {notes.missing(outcome.reason)[1:]}")
-    return [
-        _title(outcome),
-        comparison.scope,
-        *times,
-        notes.missing(why) if timed is None else f"{spread(timed.speedup)}x",
-        verdict,
-        _equality(comparison, notes),
-        _memory(outcome, notes, why),
-        _energy(outcome, notes, why),
-        notes.missing(why) if timed is None else _reading(timed.detectable, notes),
-        notes.missing(why) if timed is None else str(timed.blocks),
-    ]
+    return sorted(outcomes, key=lambda each: (keys.index(each.comparison.key), _is_published(each)))
 
 
 def _title(outcome: Outcome) -> str:
     comparison = outcome.comparison
-    if comparison.form == "after":
-        return f"{comparison.key}: {comparison.title}"
-    return f"{comparison.key}, as published: {comparison.after_text}"
+    if _is_published(outcome):
+        return f"{comparison.key}, as published: {comparison.after_text}"
+    return f"{comparison.key}: {comparison.title}"
 
 
-def _equality(comparison: Comparison, notes: Footnotes) -> str:
-    equality = comparison.equality
+def _timed(read: Callable[[Comparison, Timed], Cell]) -> Callable[[Outcome], Cell]:
+    """Where results differ, a reader would divide the two times if they stood here."""
+
+    def value(outcome: Outcome) -> Cell:
+        if outcome.timed is None:
+            return missing(f"{outcome.verdict}: {outcome.reason}")
+        return read(outcome.comparison, outcome.timed)
+
+    return value
+
+
+def _seconds(side: Measurement | None) -> Interval:
+    assert side is not None  # it has a speed-up
+    return derive.step_seconds(side)
+
+
+def _verdict(outcome: Outcome) -> Cell:
+    if outcome.timed is None or not outcome.reason:
+        return outcome.verdict
+    return Doubt(outcome.verdict, outcome.reason)
+
+
+def _equality(outcome: Outcome) -> Cell:
+    """Yes, no, or not claimed, with the check that says most against it."""
+    equality = outcome.comparison.equality
     if equality is None or not equality.checks:
-        return notes.missing("no proof of equal results was recorded")
-    worst = worst_check(equality.checks)
+        return missing("no proof of equal results was recorded")
     if all(check.equal for check in equality.checks):
-        answer = "yes"
-    else:
-        answer = "no" if equality.claim == "equal" else "not claimed"
-    found = "shape or finiteness differs" if worst.worst is None else f"worst {worst.worst:.1e}"
-    if worst.worst == 0:
-        found = "bit for bit"
-    text = f"{answer} ({worst.name}: {found}, allowed {worst.tolerance:.0e}"
-    counted = [c for c in equality.checks if not c.equal and c.differing_samples is not None]
-    if counted:
-        most = max(counted, key=lambda check: check.differing_samples or 0)
-        text += f"; {most.differing_samples} of {most.samples} samples differ"
-    return text + ")"
+        worst = worst_check(equality.checks)
+        if worst.worst == 0:
+            return "yes, bit for bit"
+        return f"yes ({describe_worst(equality.checks)})"
+    answer = "no" if equality.claim == "equal" else "not claimed"
+    return f"{answer} ({describe_worst(equality.checks)})"
 
 
-def _memory(outcome: Outcome, notes: Footnotes, why: str) -> str:
-    if outcome.timed is None:
-        return notes.missing(why)
-    change = memory_change(outcome.comparison)
-    if change.value is None:
-        return notes.missing(change.reason)
-    return f"{'+' if change.value > 0 else ''}{scaled(change.value, 'B')}"
-
-
-def _energy(outcome: Outcome, notes: Footnotes, why: str) -> str:
-    if outcome.timed is None:
-        return notes.missing(why)
-    ratio = energy_ratio(outcome.comparison)
-    return notes.missing(ratio.reason) if ratio.value is None else _signed_percent(ratio.value - 1)
-
-
-def _reading(reading: Reading, notes: Footnotes) -> str:
-    return notes.missing(reading.reason) if reading.value is None else percent(reading.value)
-
-
-def _signed_percent(share: float) -> str:
-    return f"{'+' if share > 0 else ''}{percent(share)}"
+_TIMES: tuple[Column[Outcome], ...] = (
+    Column("before ms", _timed(lambda tried, _: _seconds(tried.before)), MILLISECONDS),
+    Column("after ms", _timed(lambda tried, _: _seconds(tried.after)), MILLISECONDS),
+    Column("speed-up (95 % interval)", _timed(lambda _, timed: timed.speedup), TIMES),
+    Column("verdict", _verdict, left=True),
+)
+_EXPERIMENT_COLUMNS: tuple[Column[Outcome], ...] = (
+    Column("change", _title),
+    Column("scope", lambda each: each.comparison.scope, left=True),
+    *_TIMES,
+    Column("equal results?", _equality, left=True),
+    Column("peak memory, change", _timed(lambda tried, _: memory_change(tried)), BYTES),
+    Column("energy per sample, change", _timed(lambda tried, _: energy_change(tried)), PERCENT),
+    Column("detectable ≥", _timed(lambda _, timed: timed.detectable), PERCENT),
+    Column("blocks", _timed(lambda _, timed: timed.blocks)),
+)
 
 
 def _fact_name(name: str) -> str:
@@ -234,9 +236,5 @@ def _fact(name: str, value: Setting) -> str:
     return f"{number(value)} s" if name.endswith("_seconds") else f"{value:g}"
 
 
-def _p_text(value: float) -> str:
-    return f"{value:.2g}"
-
-
-def _lines(notes: Footnotes) -> list[str]:
-    return ["\n".join(notes.lines())] if notes.lines() else []
+def _p_text(value: float | None) -> str:
+    return "" if value is None else f"{value:.2g}"

@@ -2,147 +2,82 @@
 
 from __future__ import annotations
 
+import re
+
 from diagnose.analyze.optimize.launches import (
-    allocated_bytes,
     by_largest_tensor,
+    describe_launches,
+    find_reasons,
     launches,
     most_repeated,
     place,
     share,
     source_lines,
-    times,
     whole,
 )
-from diagnose.analyze.units import number, percent, scaled
+from diagnose.analyze.units import MILLISECONDS, percent, scaled
 from diagnose.records.experiments import LaunchLine, LaunchMap
-from diagnose.render.markdown import Align, Footnotes, prose, table
+from diagnose.render.markdown import clean, prose
+from diagnose.render.table import Column, code, table
 
 # The lines after these launch a few operators each: a list of them is the program again.
 MOST_LINES = 10
-
-_LAUNCH_HEADERS = (
-    "line",
-    "code",
-    "forward",
-    "backward",
-    "runs",
-    "% of launches",
-    "self ms",
-    "allocated",
-    "largest tensor",
-)
-_LAUNCH_ALIGN: tuple[Align, ...] = ("left", "left") + ("right",) * 7
-_SYNC_ALIGN: tuple[Align, ...] = ("left", "left", "right", "left")
-_MEMORY_ALIGN: tuple[Align, ...] = ("left", "left", "right", "right", "right")
+MOST_LARGEST = 3
 
 
-def launch_map(map: LaunchMap) -> list[str]:  # noqa: A002 - the name of what it is
-    """The answer, the lines by launches, by synchronisations and by memory, and how to read it."""
-    if not map.launches:
-        return ["No operator ran in the step."]
-    blocks: list[str] = [prose(" ".join(_answers(map)))]
-    if map.lines:
-        blocks += [*_launch_table(map), *_sync_table(map), *_memory_table(map)]
+def blamed_line(of: LaunchMap) -> list[str]:
+    """The loop that launches most, else the line that does, as code, and why."""
+    lines = source_lines(of)
+    if not lines:
+        return [f"None of the {whole(of.launches)} launches comes from a line of the job's code."]
+    line = most_repeated(of) or lines[0]
+    reasons = dict.fromkeys([describe_launches(line, of), *find_reasons(line, of)])
+    return [f"{code(place(line))} {prose('; it '.join(reasons))}.", code_block(line)]
+
+
+def code_block(line: LaunchLine) -> str:
+    """The line as it stands, in a fence that it cannot close."""
+    text = f"{clean(line.code)}  # {clean(place(line))}, in {clean(line.function)}"
+    longest = max(map(len, re.findall("`+", text)), default=0)
+    fence = "`" * max(3, longest + 1)
+    return f"{fence}python\n{text}\n{fence}"
+
+
+def launch_map(of: LaunchMap) -> list[str]:
+    """The lines that stand out by launches, synchronizations or memory, and how to read it."""
+    lines = _stand_out(of)
+    blocks = table(
+        lines,
+        [
+            Column("line", lambda line: code(place(line))),
+            Column("code", lambda line: code(line.code), left=True),
+            Column("forward", lambda line: whole(line.forward)),
+            Column("backward", lambda line: whole(line.backward)),
+            Column("runs", lambda line: whole(line.trips)),
+            Column("% of launches", lambda line: percent(share(line, of))),
+            Column("self ms", lambda line: line.seconds, MILLISECONDS),
+            Column("host waits", lambda line: whole(line.syncs) if line.syncs else None),
+            Column("for", lambda line: code(", ".join(line.sync_operators)), left=True),
+            Column("allocated", lambda line: scaled(line.allocated_bytes, "B")),
+            Column("largest tensor", lambda line: scaled(line.largest_bytes, "B")),
+        ],
+    )
+    rest = [line for line in of.lines if line not in lines]
+    count = sum(launches(line) for line in rest)
     notes = [
+        *([f"{len(rest)} more lines launch {whole(count)} operators together."] if rest else []),
         "Launches that belong to no line of the job's own code: "
-        f"{whole(map.unattributed)} of {whole(map.launches)}.",
-        *map.notes,
+        f"{whole(of.unattributed)} of {whole(of.launches)}.",
+        *of.notes,
     ]
     return [*blocks, "\n".join(f"- {prose(note)}" for note in notes)]
 
 
-def _answers(of: LaunchMap) -> list[str]:
-    lines = source_lines(of)
-    if not lines:
-        return [f"None of the {whole(of.launches)} launches comes from a line of the job's code."]
-    sentences = [_blame(lines[0], of)]
-    repeated = most_repeated(of)
-    if repeated is not None and repeated is not lines[0]:
-        sentences.append(_blame(repeated, of))
-    waiting = [line for line in lines if line.syncs]
-    if waiting:
-        count = sum(line.syncs for line in waiting)
-        most = max(waiting, key=lambda line: line.syncs)
-        sentences.append(
-            f"The host must wait for an accelerator {times(count)} per step, "
-            f"{whole(most.syncs)} of {whole(count)} at {place(most)}."
-        )
-    return sentences + _largest(of)
-
-
-def _largest(of: LaunchMap) -> list[str]:
-    lines = by_largest_tensor(of)
-    if not lines:
-        return []
-    line, nbytes = lines[0], lines[0].largest_bytes
-    equal = sum(each.largest_bytes == nbytes for each in lines) - 1
-    others = f" (one as large at {equal} other line{'s' * (equal > 1)})" if equal else ""
+def _stand_out(of: LaunchMap) -> list[LaunchLine]:
+    """The lines with the most launches, those that wait, and those with the largest tensors."""
+    largest = by_largest_tensor(of)[:MOST_LARGEST]
     return [
-        f"The largest tensor, {scaled(nbytes, 'B')} ({whole(nbytes)} bytes), is made at "
-        f"{place(line)}, which allocates {scaled(line.allocated_bytes, 'B')} per step{others}."
+        line
+        for place, line in enumerate(of.lines)
+        if place < MOST_LINES or line.syncs or line in largest
     ]
-
-
-def _blame(line: LaunchLine, of: LaunchMap) -> str:
-    return (
-        f"{place(line)} in {line.function} launches {whole(launches(line))} of "
-        f"{whole(of.launches)} operators ({percent(share(line, of))}), "
-        f"{whole(line.backward)} of them in the backward pass: "
-        f"it runs {times(line.trips)} per step."
-    )
-
-
-def _launch_table(of: LaunchMap) -> list[str]:
-    notes = Footnotes()
-    rows = [
-        [
-            place(line),
-            line.code,
-            whole(line.forward),
-            whole(line.backward),
-            whole(line.trips),
-            percent(share(line, of)),
-            notes.missing(line.seconds.reason)
-            if line.seconds.value is None
-            else number(1e3 * line.seconds.value, 3),
-            scaled(line.allocated_bytes, "B"),
-            scaled(line.largest_bytes, "B"),
-        ]
-        for line in of.lines[:MOST_LINES]
-    ]
-    blocks = [table(_LAUNCH_HEADERS, rows, _LAUNCH_ALIGN)]
-    rest = of.lines[MOST_LINES:]
-    if rest:
-        count = sum(launches(line) for line in rest)
-        blocks.append(f"{len(rest)} more lines launch {whole(count)} operators together.")
-    return [*blocks, "\n".join(notes.lines())] if notes.lines() else blocks
-
-
-def _sync_table(of: LaunchMap) -> list[str]:
-    waiting = sorted(
-        (line for line in of.lines if line.syncs), key=lambda line: (-line.syncs, place(line))
-    )
-    if not waiting:
-        return ["No line makes the host wait for an accelerator."]
-    rows = [
-        [place(line), line.code, whole(line.syncs), ", ".join(line.sync_operators)]
-        for line in waiting
-    ]
-    headers = ["line that synchronises", "code", "times per step", "operators"]
-    return [table(headers, rows, _SYNC_ALIGN)]
-
-
-def _memory_table(of: LaunchMap) -> list[str]:
-    total = allocated_bytes(of)
-    rows = [
-        [
-            place(line),
-            line.code,
-            scaled(line.largest_bytes, "B"),
-            scaled(line.allocated_bytes, "B"),
-            percent(line.allocated_bytes / total),
-        ]
-        for line in by_largest_tensor(of)[:MOST_LINES]
-    ]
-    headers = ["line by its largest tensor", "code", "largest tensor", "allocated", "% of all"]
-    return [table(headers, rows, _MEMORY_ALIGN)] if rows else []

@@ -20,24 +20,6 @@ from diagnose.records.header import Header, Reading, Setting, Status, WorkloadFa
 from diagnose.records.run import GpuUse, Measurement, Timing
 from tests.support.records.parts import NO_GPU, data_facts, gpu_use, machine
 
-CATALOGUE = (
-    "apply_prompt",
-    "dynamic_mask",
-    "gated_fusion",
-    "dataset_clone",
-    "dataset_preload",
-    "dataset_batched",
-    "loader_workers",
-    "loader_prefetch",
-    "loader_persistent",
-    "loader_drop_last",
-    "logging_sync",
-    "torch_compile",
-    "fused_optimizer",
-    "hidden_states",
-    "mixed_precision",
-    "all_together",
-)
 Form = Literal["after", "as published"]
 # Enough that one clear effect is provable among all experiments of a record.
 BLOCKS = 14

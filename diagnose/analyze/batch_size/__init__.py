@@ -1,1 +1,0 @@
-"""Which batch size is right?"""

@@ -1,0 +1,372 @@
+"""What was claimed, and which number decides it? One table, and the readers of those numbers.
+
+The claims come from five field reports; an id names the report and the row in it. Whatever only
+repeats the arithmetic of a report's own figures is no claim here.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+
+from diagnose.analyze import derive
+from diagnose.analyze.claims.verdict import Claim, Evidence, Found, NotMeasured, Range, Read, Source
+from diagnose.analyze.optimize.effects import find
+from diagnose.analyze.optimize.experiment import Outcome, judge_family, measure_speedup, time_ratio
+from diagnose.analyze.optimize.launches import most_repeated, share
+from diagnose.analyze.scaling.ledger import Ledger, build_ledger, curve_points, find_obstacle
+from diagnose.analyze.units import PERCENT, PLAIN, Unit, scale
+from diagnose.analyze.verdicts import MATTERS
+from diagnose.records.batch_size import BatchSizeRecord
+from diagnose.records.experiments import LaunchLine, LaunchMap, OptimizeRecord
+from diagnose.records.header import Reading, Setting
+from diagnose.records.ranks import ScalingRecord
+from diagnose.records.run import Measurement, RunRecord
+from diagnose.records.stats import SMALLEST_MARGIN, Interval
+
+LESS: Range = (0.0, 1 - SMALLEST_MARGIN)
+MORE: Range = (1 + SMALLEST_MARGIN, math.inf)
+SAME: Range = (1 - MATTERS, 1 + MATTERS)
+MOST: Range = (0.5, math.inf)
+ALL: Range = (1.0, 1.0)
+# "About twice" still is, if it is off by no more than this.
+ABOUT = 0.2
+STEP = "training step"
+# Facts of both sides of an experiment.
+ALL_REDUCES, HELD = "all_reduces_{}", "held_bytes_{}"
+RATE = Unit(suffix="B/s", prefixed=True)
+# DDP's own limit of a bucket.
+DEFAULT_BUCKET_BYTES = 25 * 2**20
+
+
+def speedup(evidence: Evidence, key: str, scope: str | None = None) -> Found:
+    """Time before over time after, judged together with all experiments of the record."""
+    outcome = _tried(evidence, key, scope)
+    if outcome.timed is None:
+        raise NotMeasured(f"{key}: {outcome.reason}")
+    return _judged(outcome, outcome.timed.speedup)
+
+
+def ladder_speedup(evidence: Evidence) -> Found:
+    """All changes on top of each other against the base."""
+    record = evidence.record
+    steps = judge_family(record.rungs, record.header.machine)
+    timed = [(each, each.timed.speedup) for each in steps if each.timed is not None]
+    if not timed:
+        raise NotMeasured("no change was put on top of another")
+    return _judged(*timed[-1])
+
+
+def time_saved(evidence: Evidence, key: str) -> Found:
+    """Time before over time after, although the results may differ."""
+    outcome = _tried(evidence, key)
+    ratio, left_out = time_ratio(outcome.comparison), outcome.comparison.facts.get("left_out")
+    if ratio is None or outcome.verdict == "INVALID":
+        raise NotMeasured(f"{key}: {outcome.reason}")
+    if left_out:
+        raise NotMeasured(f"{key} ran without {left_out}")
+    return Found(ratio)
+
+
+def density(evidence: Evidence, key: str) -> Found:
+    """FLOP/s of another model over those of the original."""
+    work = counted(evidence, key, "{}_flops_per_sample").value.center
+    return Found(scale(time_saved(evidence, key).value, 1 / work))
+
+
+def equality(evidence: Evidence, key: str) -> Found:
+    """The share of cases in which the published form gives the results of the original."""
+    proofs = [
+        each.comparison.equality.checks
+        for each in evidence.outcomes
+        if each.comparison.key == key
+        and each.comparison.form == "as published"
+        and each.comparison.equality is not None
+        and each.comparison.equality.checks
+    ]
+    if not proofs:
+        raise NotMeasured(f"the published form of {key} was not compared")
+    right = [checks for checks in proofs if all(each.equal for each in checks)]
+    differing = max(each.differing_samples or 0 for checks in proofs for each in checks)
+    remark = f"equal in {len(right)} of {len(proofs)} cases, up to {differing} samples differ"
+    return Found(_point(len(right) / len(proofs)), remark, PERCENT)
+
+
+def peak(evidence: Evidence, key: str, scope: str | None = None) -> Found:
+    """Peak memory after over before."""
+    return _side_ratio(_tried(evidence, key, scope), lambda side: side.peak_bytes)
+
+
+def watts(evidence: Evidence, key: str, scope: str | None = None) -> Found:
+    """Power after over before, one mean of each side."""
+    return _side_ratio(_tried(evidence, key, scope), derive.watts)
+
+
+def _side_ratio(outcome: Outcome, read: Callable[[Measurement], Reading]) -> Found:
+    comparison = outcome.comparison
+    if comparison.before is None or comparison.after is None:
+        raise NotMeasured(f"{outcome.name} was not timed")
+    before, after = read(comparison.before), read(comparison.after)
+    if not before.value or after.value is None:
+        raise NotMeasured(before.reason or after.reason or "the reading before is 0")
+    return Found(_point(after.value / before.value))
+
+
+def counted(evidence: Evidence, key: str, name: str = ALL_REDUCES, form: str = "after") -> Found:
+    """A fact that was counted on both sides: before over after."""
+    facts = _tried(evidence, key, form=form).comparison.facts
+    before, after = (_number(facts, name.format(side)) for side in ("before", "after"))
+    return Found(_point(before / after), f"{before:,.0f} → {after:,.0f}")
+
+
+def fewer_buckets(evidence: Evidence) -> Found:
+    """All-reduces with buckets of 200 MB, of a model that is more than one bucket without them."""
+    if evidence.record.gradient_bytes < DEFAULT_BUCKET_BYTES:
+        raise NotMeasured("the gradients of this model fit into one bucket of the default size")
+    return counted(evidence, "bucket_cap_200")
+
+
+def runs(evidence: Evidence, key: str) -> Found:
+    """1 if it runs, 0 if it fails."""
+    outcome = _tried(evidence, key)
+    if outcome.comparison.status == "failed":
+        return Found(_point(0), outcome.reason, PLAIN)
+    if outcome.timed is None:
+        raise NotMeasured(f"{key}: {outcome.reason}")
+    return Found(_point(1), unit=PLAIN)
+
+
+def loop_share(evidence: Evidence) -> Found:
+    """Launches of the line that repeats most, over all launches of the step."""
+    where, line = _loop(evidence)
+    return Found(_point(share(line, where)), unit=PERCENT)
+
+
+def loop_passes(evidence: Evidence) -> Found:
+    """How often that line runs for one sample."""
+    where, line = _loop(evidence)
+    return Found(_point(line.trips / _number(where.settings, "batch_size")), unit=PLAIN)
+
+
+def pass_launches(evidence: Evidence) -> Found:
+    line = _loop(evidence)[1]
+    return Found(_point(line.forward / line.trips), "forward pass alone", PLAIN)
+
+
+def ranks_gain(evidence: Evidence) -> Found:
+    """Throughput of all ranks over that of one."""
+    ledger = _ledger(evidence)
+    return Found(scale(ledger.efficiency, ledger.ranks), f"{ledger.ranks} ranks")
+
+
+def communication_share(evidence: Evidence) -> Found:
+    """Exposed communication over everything that is lost, each at its worst end."""
+    ledger = _ledger(evidence)
+    own, whole = ledger.communication.cost.seconds, ledger.total.cost.seconds
+    if own.low is None or own.high is None or not whole.low or not whole.high or whole.low < 0:
+        raise NotMeasured("it is not proven that anything is lost")
+    part = Interval(own.center / whole.center, own.low / whole.high, own.high / whole.low)
+    return Found(part, unit=PERCENT)
+
+
+def all_reduce_rate(evidence: Evidence) -> Found:
+    """Of the largest all-reduce; every byte counts twice, as it did in the report."""
+    points = curve_points(evidence.record.curve)
+    if not points:
+        raise NotMeasured("no all-reduce was measured")
+    nbytes, seconds = points[-1]
+    return Found(_point(2 * nbytes / seconds), evidence.record.backend, RATE)
+
+
+def stage(evidence: Evidence, key: str) -> Found:
+    """The reference of a stage over its result, from the same blocks."""
+    result = derive.result(evidence.record, key)
+    reference = derive.reference(evidence.record, key)
+    if result is None or reference is None:
+        raise NotMeasured(f"the stage {key} was not measured")
+    ratio = measure_speedup(reference, reference, result).speedup
+    return Found(ratio, f"batch {result.samples_per_step}")
+
+
+def batch_gain(evidence: Evidence, batch: int) -> Found:
+    """Samples/s of a batch over those of single samples."""
+    for each in evidence.answers:
+        gains = {row.batch: row.gain for row in each.rows}
+        if 1 in gains and batch in gains:
+            return Found(gains[batch])
+    raise NotMeasured(f"batches of 1 and {batch} were not both timed")
+
+
+def doubled_memory(evidence: Evidence) -> Found:
+    """The peak at batch 64 over that at 32, by the measured line of memory over batch."""
+    for each in evidence.answers:
+        if each.line is not None:
+            return Found(_point(each.line.predict_bytes(64) / each.line.predict_bytes(32)))
+    raise NotMeasured("memory is known for fewer than two batch sizes")
+
+
+def crops_ratio(evidence: Evidence) -> Found:
+    """The largest batch at 12 tiles over that at 4."""
+    exact = {
+        each.configuration.settings.get("max_crops"): each.largest
+        for each in evidence.answers
+        if each.is_exact
+    }
+    many, few = exact.get(12), exact.get(4)
+    if not many or not few:
+        raise NotMeasured("the largest batch is not known exactly for both max_crops 4 and 12")
+    return Found(_point(many / few), f"{few} → {many}")
+
+
+def knee_of_largest(evidence: Evidence) -> Found:
+    """The smallest batch that is as fast as any, over the largest that fits."""
+    for each in evidence.answers:
+        if each.knee and each.largest and (each.is_exact or each.knee < each.largest):
+            remark = f"{each.largest} fit, {each.knee} is as fast"
+            return Found(_point(each.knee / each.largest), remark)
+    raise NotMeasured("the largest that fits and the fastest are not both known")
+
+
+def _loop(evidence: Evidence) -> tuple[LaunchMap, LaunchLine]:
+    for each in evidence.record.maps:
+        line = most_repeated(each) if each.form == "original" else None
+        if line is not None:
+            return each, line
+    raise NotMeasured("no launch map of the original form shows a line that repeats")
+
+
+def _ledger(evidence: Evidence) -> Ledger:
+    ledger = build_ledger(evidence.record)
+    if ledger is None:
+        raise NotMeasured(find_obstacle(evidence.record))
+    return ledger
+
+
+def _tried(evidence: Evidence, key: str, scope: str | None = None, form: str = "after") -> Outcome:
+    outcome = find(evidence.outcomes, key, scope, form)
+    if outcome is None:
+        raise NotMeasured(f"{key} was not tried" + (f" on a {scope}" if scope else ""))
+    return outcome
+
+
+def _judged(outcome: Outcome, value: Interval) -> Found:
+    moved = (value.low or 0.0) > 1 or (value.high is not None and value.high < 1)
+    return Found(value, doubt=outcome.reason if outcome.verdict == "INCONCLUSIVE" and moved else "")
+
+
+def _point(value: float) -> Interval:
+    """Counted, or read once: nothing scatters."""
+    return Interval(value, value, value)
+
+
+def _number(facts: Mapping[str, Setting], name: str) -> float:
+    value = facts.get(name)
+    if not isinstance(value, int | float) or not value:
+        raise NotMeasured(f"{name} was not recorded")
+    return float(value)
+
+
+def _about(factor: float) -> Range:
+    return factor * (1 - ABOUT), factor * (1 + ABOUT)
+
+
+def _gpu(id_: str, sentence: str, expected: Range, read: Read, *of: str | int) -> Claim:
+    return Claim(id_, sentence, expected, read, of)
+
+
+def _any(id_: str, sentence: str, expected: Range, read: Read, *of: str | int) -> Claim:
+    """Counted, or a matter of the host: the same on every device."""
+    return Claim(id_, sentence, expected, read, of, "any")
+
+
+RUN = Source("diagnose run", RunRecord, ("bert", "dgca"))
+DGCA = Source("diagnose optimize --workload dgca", OptimizeRecord, ("dgca",))
+RANKS = Source("ddp_scaling.py", ScalingRecord, ("bert", "dgca"))
+SERIES = Source("diagnose optimize --workload timeseries", OptimizeRecord, ("timeseries",))
+WRITING = Source("diagnose optimize --workload vqa", OptimizeRecord, ("textgen", "vqa"))
+BATCHES = Source("diagnose batch-size --workload vqa", BatchSizeRecord, ("textgen", "vqa"))
+CROPS = Source("diagnose batch-size --workload vqa", BatchSizeRecord, ("vqa",))
+
+CLAIMS: Mapping[Source, tuple[Claim, ...]] = {
+    WRITING: (
+        _gpu("000-07", "twice the batch is faster", MORE, speedup, "batch_double"),
+        _gpu("000-11", "pin_memory=True is faster", MORE, speedup, "pin_memory"),
+        _gpu("000-15", "loader processes gain 10 to 20 %", (1.1, 1.2), speedup, "workers_4"),
+        _gpu("000-21", "16 instead of 32 tokens: about 2x", _about(2), time_saved, "tokens_16"),
+        _gpu("000-22", "8 instead of 32 tokens: about 4x", _about(4), time_saved, "tokens_8"),
+        _gpu("000-26", "two processes are twice as fast", _about(2), speedup, "processes_2"),
+        _gpu("000-34", "plan A gains 2 to 3x", (2, 3), time_saved, "plan_a"),
+        _gpu("000-36", "plan B gains 4 to 5x", (4, 5), time_saved, "plan_b"),
+        _any("004-01", "batches answer like single samples", ALL, equality, "batch_4"),
+        _gpu("004-40", "half precision is faster", MORE, speedup, "bfloat16"),
+    ),
+    CROPS: (_gpu("002-16", "12 crops allow half the batch of 4", _about(0.5), crops_ratio),),
+    BATCHES: (
+        _gpu("000-08", "twice the batch takes twice the memory", (1.9, 2.1), doubled_memory),
+        _gpu("004-48", "batches of 4 gain 2.7x", _about(2.7), batch_gain, 4),
+        _gpu("004-49", "batches of 8 gain 3.4x", _about(3.4), batch_gain, 8),
+        _gpu("004-53", "the largest batch that fits is the one to use", ALL, knee_of_largest),
+    ),
+    SERIES: (
+        _gpu("001-02", "batch 256 is faster than 128", MORE, speedup, "batch_256"),
+        _gpu("001-06", "TF32 is 1.2 to 1.5 times as fast", (1.2, 1.5), speedup, "tf32"),
+        _gpu("001-10", "8 loader workers are faster than 4", MORE, speedup, "workers_8"),
+        _gpu("001-14", "a hidden size of 128 is denser", MORE, density, "hidden_128"),
+        _gpu(
+            "001-16", "torch.compile gains 20 to 50 %", (1.2, 1.5), speedup, "compile_max_autotune"
+        ),
+        _gpu("001-19", "set_to_none=True gains 5 to 10 %", (1.05, 1.1), speedup, "set_to_none"),
+        _gpu("001-24", "all changes together gain 2 to 4x", (2, 4), ladder_speedup),
+        _gpu("001-34", "accumulation over 4 batches saves memory", LESS, peak, "accumulate_4"),
+    ),
+    RUN: (
+        _gpu("003-16", "FP16 makes a step about 2x as fast", _about(2), stage, "precision"),
+        _gpu("003-24", "real data take no longer than resident batches", SAME, stage, "real_data"),
+    ),
+    DGCA: (
+        _any("003-25", "preloading loads a batch no faster", SAME, speedup, "dataset_preload"),
+        _any("003-28", "the double loop makes most of the launches", MOST, loop_share),
+        _any("003-29", "the loop runs 6 times for each sample", (6, 6), loop_passes),
+        _any("003-30", "each pass of the loop is one launch", ALL, pass_launches),
+        _gpu("003-33", "a step without the loop is faster", MORE, speedup, "apply_prompt", STEP),
+        _any("003-33", "index_copy_ computes what the loop did", ALL, equality, "apply_prompt"),
+        _gpu("003-34", "masking on the device is faster", MORE, speedup, "dynamic_mask"),
+        _any("003-34", "comparing ids masks as the tokenizer did", ALL, equality, "dynamic_mask"),
+        _gpu("003-35", "a step with scatter_add_ is faster", MORE, speedup, "gated_fusion", STEP),
+        _any("003-35", "scatter_add_ computes what scatter_ did", ALL, equality, "gated_fusion"),
+        _gpu("003-36", "scatter_add_ lowers the peak of a step", LESS, peak, "gated_fusion", STEP),
+        _any("003-38", "rows without clone() load faster", MORE, speedup, "dataset_clone"),
+        _gpu("003-44", "all changes gain about 2.2x", _about(2.2), speedup, "all_together", STEP),
+        _gpu("003-46", "power rises by about 60 %", _about(1.6), watts, "all_together", STEP),
+        _gpu("003-101", "torch.compile makes a step faster", MORE, speedup, "torch_compile", STEP),
+    ),
+    RANKS: (
+        _gpu("003-09", "an all-reduce stays below 20 GB/s", (0, 20e9), all_reduce_rate),
+        _gpu("003-49", "two cards are slower than one", LESS, ranks_gain),
+        _gpu("003-51", "communication is most of what is lost", MOST, communication_share),
+        _any(
+            "003-55",
+            "no_sync() around backward alone saves all-reduces",
+            MORE,
+            counted,
+            "accumulate_4",
+            ALL_REDUCES,
+            "as published",
+        ),
+        _any(
+            "003-57", "accumulation needs 1/4 of the all-reduces", (4, 4), counted, "accumulate_4"
+        ),
+        _gpu("003-61", "a bucket of 200 MB is faster", MORE, speedup, "bucket_cap_200"),
+        _any("003-62", "static_graph runs with no_sync()", ALL, runs, "static_graph_no_sync"),
+        _any(
+            "003-81",
+            "a split batch needs 1/4 of the all-reduces",
+            (4, 4),
+            counted,
+            "accumulate_4x32",
+        ),
+        _any("003-82", "a bucket of 200 MB needs fewer all-reduces", MORE, fewer_buckets),
+        _any("003-98", "gradient_as_bucket_view saves memory", MORE, counted, "bucket_view", HELD),
+        _gpu("003-102", "FSDP is faster than DDP", MORE, speedup, "fsdp2"),
+    ),
+}

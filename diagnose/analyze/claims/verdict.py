@@ -1,0 +1,132 @@
+"""When does a record confirm a published claim, and when does it refute it? One rule for all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from diagnose.analyze import batch_size
+from diagnose.analyze.batch_size import Answer
+from diagnose.analyze.optimize.experiment import Outcome, judge_family
+from diagnose.analyze.units import TIMES, Unit
+from diagnose.records.stats import Interval
+
+Verdict = Literal["CONFIRMED", "REFUTED", "INCONCLUSIVE", "NOT DECIDED HERE", "NOT MEASURED HERE"]
+Range = tuple[float, float]
+
+
+class NotMeasured(Exception):
+    """The record does not hold the number; the message is the reason."""
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """A record with its experiments and batch sizes already judged."""
+
+    record: Any  # of the kind that the claim's source names
+    outcomes: tuple[Outcome, ...] = ()
+    answers: tuple[Answer, ...] = ()
+
+
+@dataclass(frozen=True)
+class Found:
+    """The number, and what else to know about it."""
+
+    value: Interval
+    remark: str = ""
+    unit: Unit = TIMES
+    doubt: str = ""  # why a difference from 1 is not proven, though the interval excludes 1
+
+
+Read = Callable[..., Found]  # of the evidence, and of what the claim asks it for
+
+
+@dataclass(frozen=True)
+class Source:
+    """The records that can decide a claim."""
+
+    command: str  # that makes one
+    kind: type[Any]
+    workloads: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Claim:
+    """One published sentence and the number that decides it."""
+
+    id: str
+    sentence: str
+    expected: Range
+    read: Read
+    of: tuple[str | int, ...] = ()  # "apply_prompt", "training step"
+    device: Literal["any", "gpu"] = "gpu"
+
+
+@dataclass(frozen=True)
+class Result:
+    """What one record says about a claim; without a record, what would be needed."""
+
+    claim: Claim
+    verdict: Verdict
+    reason: str = ""
+    found: Found | None = None
+    label: str = ""
+
+
+def judge_claims(
+    claims_by_source: Mapping[Source, Sequence[Claim]], records: Sequence[Any]
+) -> list[Result]:
+    """One result for each record that measured a claim, or one that says what is missing."""
+    results = []
+    for source, claims in claims_by_source.items():
+        evidence = [_gather(each) for each in records if _is_from(each, source)]
+        for claim in claims:
+            judged = [judge(claim, each) for each in evidence]
+            measured = [each for each in judged if each.found is not None]
+            missing = Result(claim, "NOT MEASURED HERE", f"needs `{source.command}`")
+            results += measured or judged[:1] or [missing]
+    return results
+
+
+def judge(claim: Claim, evidence: Evidence) -> Result:
+    header = evidence.record.header
+    try:
+        found = claim.read(evidence, *claim.of)
+    except NotMeasured as error:
+        return Result(claim, "NOT MEASURED HERE", str(error), label=header.label)
+    verdict, reason = decide(claim, found, header.machine.device)
+    return Result(claim, verdict, reason, found, header.label)
+
+
+def decide(claim: Claim, found: Found, device: str) -> tuple[Verdict, str]:
+    """An interval inside the expected range confirms, one outside refutes."""
+    if device == "cpu" and claim.device == "gpu":
+        return "NOT DECIDED HERE", "claimed for GPUs"
+    (least, most), low, high = claim.expected, found.value.low, found.value.high
+    if low is None or high is None:
+        return "INCONCLUSIVE", "too few blocks for an interval"
+    inside = least <= low and high <= most
+    if not inside and least <= high and low <= most:
+        return "INCONCLUSIVE", "the interval is partly outside the expected range"
+    # What the whole family of experiments does not prove counts only against a difference.
+    if found.doubt and inside != (least <= 1 <= most):
+        return "INCONCLUSIVE", found.doubt
+    return ("CONFIRMED" if inside else "REFUTED"), ""
+
+
+def _is_from(record: Any, source: Source) -> bool:
+    """A fake device and a smoke run say nothing about the world."""
+    if not isinstance(record, source.kind) or record.workload.name not in source.workloads:
+        return False
+    return bool(record.header.source == "hardware" and record.header.effort != "smoke")
+
+
+def _gather(record: Any) -> Evidence:
+    comparisons = getattr(record, "comparisons", ())
+    configurations = getattr(record, "configurations", ())
+    return Evidence(
+        record,
+        judge_family(comparisons, record.header.machine),
+        tuple(batch_size.judge(each) for each in configurations),
+    )

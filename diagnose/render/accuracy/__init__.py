@@ -1,1 +1,0 @@
-"""What does the report on the accuracy of the tool look like?"""

@@ -1,1 +1,0 @@
-"""What does the report on the link look like?"""

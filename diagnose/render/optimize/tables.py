@@ -1,0 +1,293 @@
+"""What do all changes bring together? Ladder, plans, limits, models and curves as tables."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from diagnose.analyze import derive
+from diagnose.analyze.optimize.effects import (
+    ALL_TOGETHER,
+    STEP,
+    changed_answers,
+    fact_of,
+    find,
+)
+from diagnose.analyze.optimize.experiment import Outcome, time_ratio
+from diagnose.analyze.optimize.ladder import LadderStep, climb, interaction, judge_ladder
+from diagnose.analyze.optimize.plans import (
+    EXAMPLE_BATCH,
+    EXAMPLE_BATCHES,
+    LIMIT,
+    Plan,
+    count_samples,
+    find_plans,
+    is_limit,
+    total_times,
+)
+from diagnose.analyze.units import (
+    AS_READ,
+    BYTES,
+    MILLISECONDS,
+    PERCENT,
+    TIMES,
+    Unit,
+    duration,
+    number,
+    percent,
+    spread,
+)
+from diagnose.records.experiments import Comparison, OptimizeRecord
+from diagnose.records.run import Measurement
+from diagnose.render.markdown import prose
+from diagnose.render.table import Cell, Column, code, missing, table, written
+
+# The job of the first report, and what that report measured before and after.
+FIRST_REPORT = "dgca"
+_SHARE = Unit(1e2, "%", shortest=True)
+_WATTS = Unit(suffix="W", significant=3)
+Pair = tuple[float, float]
+
+
+# --- all changes of a training step ---
+
+
+def all_together(record: OptimizeRecord, outcomes: Sequence[Outcome]) -> list[str]:
+    """The before/after table of the first report, for this machine."""
+    is_first_report = record.workload.name == FIRST_REPORT
+    whole = find(outcomes, ALL_TOGETHER, STEP)
+    if whole is None:
+        return ["All changes together were not measured."] if is_first_report else []
+    before, after = whole.comparison.before, whole.comparison.after
+    if whole.timed is None or before is None or after is None:
+        return [prose(f"All changes together: {whole.verdict}. {whole.reason}.")]
+    speeds = [derive.step_seconds(side).map(lambda value: 1 / value) for side in (before, after)]
+    gain = f"{spread(whole.timed.speedup)}x, {whole.verdict}"
+    rows: list[tuple[Cell, ...]] = [("training speed, it/s", *speeds, gain, "2.2 → 4.9, 2.2x")]
+    watts = derive.watts(before), derive.watts(after)
+    share = derive.power_share(before), derive.power_share(after)
+    if watts[0].value and watts[1].value is not None:
+        gain = f"{100 * (watts[1].value / watts[0].value - 1):+.0f} %"
+        cells = [written(each, _WATTS) for each in watts]
+        rows.append(("GPU power", *cells, gain, "200 → 320 W, +60 %"))
+    if share[0].value is not None and share[1].value is not None:
+        gain = f"{100 * (share[1].value - share[0].value):+.0f} points"
+        cells = [written(each, PERCENT) for each in share]
+        rows.append(("power ÷ limit", *cells, gain, "44 % → 71 %, +27 points"))
+    headers = ["all changes together", "before", "after", "gain (95 % interval)", "first report"]
+    columns = [_cell(at, header) for at, header in enumerate(headers)]
+    sides = f"{whole.comparison.before_text} → {whole.comparison.after_text}."
+    reason = watts[0].reason or watts[1].reason
+    unknown = f" No power: {reason}." if reason else ""
+    return [prose(sides + unknown), *table(rows, columns[: None if is_first_report else -1])]
+
+
+def _cell(at: int, header: str) -> Column[tuple[Cell, ...]]:
+    return Column(header, lambda row: row[at])
+
+
+# --- the ladder ---
+
+
+def ladder(record: OptimizeRecord, outcomes: Sequence[Outcome]) -> list[str]:
+    """One change on top of the other, and whether they add up."""
+    lost = [
+        f"- {code(each.comparison.key)} on top: {each.verdict}. {prose(each.reason)}"
+        for each in judge_ladder(record)
+        if each.timed is None
+    ]
+    steps = climb(record, outcomes)
+    if not steps:
+        nothing = "No change is certain to gain, so nothing was put together."
+        return [nothing, *(["\n".join(lost)] if lost else [])]
+    base = steps[0].outcome.comparison.before
+    assert base is not None  # a step without both sides has no speed-up
+    rows: list[tuple[str, Measurement, LadderStep | None]] = [("as it was", base, None)]
+    for each in steps:
+        assert each.outcome.comparison.after is not None
+        rows.append((f"+ {each.added}", each.outcome.comparison.after, each))
+    columns: list[Column[tuple[str, Measurement, LadderStep | None]]] = [
+        Column("changes so far", lambda row: row[0]),
+        Column(
+            "all of them (95 % interval)", lambda row: row[2].together if row[2] else None, TIMES
+        ),
+        Column("verdict", lambda row: row[2].outcome.verdict if row[2] else None, left=True),
+        Column("this one on top", lambda row: row[2].more if row[2] else None, TIMES),
+        Column("this one alone", lambda row: _alone(row[2]) if row[2] else None, TIMES),
+        Column("utilization", lambda row: derive.utilization(row[1]), PERCENT),
+        Column("samples/s", lambda row: derive.samples_per_second(row[1])),
+        Column("ms", lambda row: derive.step_seconds(row[1]), MILLISECONDS),
+        Column("peak memory", lambda row: row[1].peak_bytes, BYTES),
+    ]
+    return [*table(rows, columns), *(["\n".join(lost)] if lost else []), _sum(steps)]
+
+
+def _alone(step: LadderStep) -> Cell:
+    return step.alone or missing("not timed alone")
+
+
+def _sum(steps: Sequence[LadderStep]) -> str:
+    found = interaction(steps)
+    if found is None:
+        return "There is one change on the ladder, so nothing can interact."
+    return prose(
+        f"Multiplied, the single gains would be {spread(found.product)}x; together they are "
+        f"{spread(found.together)}x: {found.verdict}."
+    )
+
+
+# --- evaluations ---
+
+
+def plan_table(outcomes: Sequence[Outcome]) -> list[str]:
+    plans = find_plans(outcomes)
+    columns: list[Column[Plan]] = [
+        Column("plan", lambda row: row.outcome.comparison.title),
+        Column("parts", lambda row: code(", ".join(row.parts)), left=True),
+        Column("predicted", _predicted, TIMES),
+        Column(
+            "measured (95 % interval)", lambda row: row.measured or _not_timed(row.outcome), TIMES
+        ),
+        Column("difference", lambda row: row.difference or _no_difference(row), PERCENT),
+        Column("what it says", lambda row: row.interaction, left=True),
+        Column("answers that change", lambda row: _changed(row.outcome)),
+    ]
+    left_out: dict[str, list[str]] = {}
+    for each in plans:
+        comparison = each.outcome.comparison
+        if text := comparison.facts.get("left_out"):
+            left_out.setdefault(str(text), []).append(comparison.title)
+    lines = [
+        f"- Left out here of {prose(', '.join(titles))}: {prose(text)}."
+        for text, titles in left_out.items()
+    ]
+    return [*table(plans, columns), *(["\n".join(lines)] if lines else [])]
+
+
+def _predicted(plan: Plan) -> Cell:
+    unknown = f"not measured alone on the plan's questions: {', '.join(plan.missing)}"
+    return missing(unknown) if plan.predicted is None else plan.predicted
+
+
+def _no_difference(plan: Plan) -> Cell:
+    return _predicted(plan) if plan.missing else _not_timed(plan.outcome)
+
+
+def _not_timed(outcome: Outcome) -> Cell:
+    return missing(outcome.reason or "it was not timed")
+
+
+def _changed(outcome: Outcome) -> Cell:
+    return changed_answers(outcome.comparison) or _not_timed(outcome)
+
+
+def totals(record: OptimizeRecord, outcomes: Sequence[Outcome]) -> list[str]:
+    """How long the whole evaluation takes: as it was, with the best single change, by plan."""
+    rows = total_times(record, outcomes)
+    if not rows:
+        return []
+    example = (
+        ""
+        if record.samples
+        else f", the guide's {EXAMPLE_BATCHES} batches of {EXAMPLE_BATCH} as an example; "
+        "`--samples` takes your number"
+    )
+    return [
+        f"For {count_samples(record)} samples{example}. It assumes that all questions cost the "
+        "same, and leaves out what is done once, such as loading the model.",
+        *table(
+            rows,
+            [
+                Column("evaluation", lambda row: row.name),
+                Column("batch", lambda row: row.batch),
+                Column("processes", lambda row: row.processes),
+                Column("batches", lambda row: row.batches),
+                Column("s per batch", lambda row: row.seconds_per_batch),
+                Column("total", lambda row: duration(row.seconds)),
+                Column(
+                    "as it was, in the same blocks",
+                    lambda row: row.base_seconds and duration(row.base_seconds),
+                ),
+            ],
+        ),
+    ]
+
+
+def coverage(outcomes: Sequence[Outcome]) -> list[str]:
+    """One row per limit of tokens; nothing where none was tried."""
+    tried = [each for each in outcomes if is_limit(each.comparison)]
+    tried.sort(key=lambda each: each.comparison.facts.get("natural_stop") is True)
+    columns: list[Column[Outcome]] = [
+        Column("limit, tokens", lambda row: _both(row, LIMIT, AS_READ)),
+        Column("stop", _stop, left=True),
+        Column("coverage", lambda row: _both(row, "coverage_share", _SHARE)),
+        Column("mean tokens written", lambda row: _both(row, "mean_tokens", AS_READ)),
+        Column("time before ÷ after (95 % interval)", _ratio, TIMES),
+        Column("answers that change", _changed),
+    ]
+    words = (
+        "Coverage is the share of the reference answers that are no longer than the limit. A fixed "
+        "length writes as many tokens as the limit allows; a natural stop ends each batch with its "
+        "longest answer, so that a limit above it costs nothing and lowering it gains nothing. "
+        "Where answers change, the ratio of the times is no speed-up."
+    )
+    return [*table(tried, columns), *_lengths(tried[0].comparison), words] if tried else []
+
+
+def _both(outcome: Outcome, name: str, unit: Unit) -> Cell:
+    facts = [fact_of(outcome.comparison, f"{side}_{name}") for side in ("before", "after")]
+    known = [unit.write(round(each, 3)) for each in facts if each is not None]
+    return " → ".join(known) if len(known) == len(facts) else missing(f"no {name} was recorded")
+
+
+def _stop(outcome: Outcome) -> str:
+    return "natural" if outcome.comparison.facts.get("natural_stop") else "fixed length"
+
+
+def _ratio(outcome: Outcome) -> Cell:
+    return time_ratio(outcome.comparison) or _not_timed(outcome)
+
+
+def _lengths(facts: Comparison) -> list[str]:
+    """What the reference answers are like, once for all rows."""
+    count, within = fact_of(facts, "reference_answers"), fact_of(facts, "within_10_tokens_share")
+    mean, longest = fact_of(facts, "reference_mean_tokens"), fact_of(facts, "longest_reference")
+    if count is None or within is None or mean is None or longest is None:
+        return []
+    words = (
+        f"The {count:g} reference answers have {number(mean, 3)} tokens on average and "
+        f"{longest:g} at most; {percent(within)} have 10 or fewer."
+    )
+    if facts.facts.get("asks_usual_answers_only") is True:
+        words += (
+            " Coverage counts them all. The passes ask only questions with answers of 10 or fewer, "
+            "which is what a CPU has time for: with a natural stop, a limit above gains nothing."
+        )
+    return [prose(words)]
+
+
+# --- what training loses ---
+
+
+def losses(outcomes: Sequence[Outcome]) -> list[str]:
+    """Both sides at equal numbers of samples, of every change whose numerics may differ."""
+    # Every scope of a change carries the same curves.
+    once = {each.comparison.key: each for each in outcomes if len(each.comparison.curves) > 1}
+    rows = []
+    for each in once.values():
+        before, *_, after = each.comparison.curves.values()
+        pairs = list(zip(before, after, strict=False))
+        if pairs:
+            rows.append((each, pairs[(len(pairs) - 1) // 2], pairs[-1]))
+    columns: list[Column[tuple[Outcome, Pair, Pair]]] = [
+        Column("change", lambda row: code(row[0].comparison.key)),
+        Column("sides", lambda row: " → ".join(row[0].comparison.curves), left=True),
+        Column("loss after half of the samples", lambda row: _arrow(row[1])),
+        Column("loss at the end", lambda row: _arrow(row[2])),
+        Column("difference", lambda row: row[2][1] / row[2][0] - 1 if row[2][0] else None, PERCENT),
+    ]
+    words = "One seed: a small difference proves nothing."
+    return [*table(rows, columns), words] if rows else []
+
+
+def _arrow(pair: Pair) -> str:
+    return f"{number(pair[0])} → {number(pair[1])}"

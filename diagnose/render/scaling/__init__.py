@@ -1,1 +1,0 @@
-"""What does the report on scaling look like?"""

@@ -1,0 +1,212 @@
+"""Is the tool judged by the truth alone, and is every verdict told?"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from diagnose.analyze.accuracy import Judged, answer, goals
+from diagnose.records.accuracy import (
+    AccuracyRecord,
+    Answer,
+    CaseResult,
+    PlantedCulprit,
+    Said,
+    Twins,
+)
+from diagnose.records.header import Header, Reading
+from diagnose.render import store
+from diagnose.render.check import check, write_index, write_report
+from tests.support.records.parts import machine
+from tests.support.rendered import rendered, told
+
+GOLDEN = Path(__file__).parent / "golden" / "accuracy.md"
+
+
+def found(cause: str, file: str, line: int, gain: float, low: float, high: float) -> Said:
+    """In a step of 50 ms."""
+    return Said(cause, file, line, gain, low, high, gain / 0.05, verified=True)
+
+
+def planted(**changes: Any) -> CaseResult:
+    """An input case that the tool got right: 20 ms of 50 are lost, 21 are promised."""
+    return replace(
+        CaseResult(
+            name="input_case",
+            culprits=(PlantedCulprit("input", "slow.py", (30, 50)),),
+            answer=said(found("input", "slow.py", 31, 0.021, 0.020, 0.022)),
+            twins=twins(0.050, 0.030),
+            seconds=40.0,
+        ),
+        **changes,
+    )
+
+
+def healthy(*findings: Said) -> CaseResult:
+    only = found("compute", "slow.py", 1, 0.0, 0.0, 0.0)
+    given = said(*(findings or (only,)))
+    return CaseResult("compute_case", (), given, twins_reason="there is nothing to repair")
+
+
+def said(*findings: Said) -> Answer:
+    return Answer("The step waits.", 300, Reading(0.05), Reading(0.002), findings)
+
+
+def twins(slow: float, fixed: float, work: int = 1) -> Twins:
+    jitter = (0.999, 1.0, 1.001, 1.0, 0.998, 1.002, 1.0)
+    return Twins(tuple(slow * j for j in jitter), tuple(fixed * j for j in jitter), work, 10)
+
+
+def record_of(*cases: CaseResult) -> AccuracyRecord:
+    return AccuracyRecord(
+        header=Header(
+            tool_version="1",
+            label="accuracy",
+            created="2025-01-01 00:00 UTC",
+            source="hardware",
+            effort="full",
+            machine=machine(gpus=0),
+        ),
+        tool="python -m diagnose script",
+        planned=tuple(case.name for case in cases),
+        cases=cases,
+        complete=True,
+    )
+
+
+def met(*cases: CaseResult) -> list[bool | None]:
+    return [goal.met for goal in goals([Judged(case) for case in cases])]
+
+
+def test_right_answers_meet_every_goal() -> None:
+    assert met(planted(), healthy()) == [True, True, True, True]
+    assert met() == [None, None, None, None]
+
+
+def wrong_line(line: int, file: str = "slow.py") -> CaseResult:
+    return planted(answer=said(found("input", file, line, 0.021, 0.02, 0.022)))
+
+
+@pytest.mark.parametrize(
+    ("case", "expected"),
+    [
+        (wrong_line(28), [True, True, True, None]),
+        (wrong_line(52), [True, True, True, None]),
+        (wrong_line(27), [True, False, True, None]),
+        (wrong_line(30, "other.py"), [True, False, True, None]),
+        (planted(twins=twins(0.050, 0.025)), [True, True, False, None]),
+        (planted(answer=None, answer_reason="it crashed"), [False, False, False, None]),
+        (planted(answer=said()), [False, False, False, None]),
+        # No twin, no error; what was said can still be judged.
+        (planted(twins=None, twins_reason="it hung"), [True, True, None, None]),
+        (healthy(found("input", "slow.py", 3, 0.01, 0.0, 0.02)), [False, None, None, False]),
+    ],
+)
+def test_each_goal_can_be_missed(case: CaseResult, expected: list[bool | None]) -> None:
+    assert met(case) == expected
+
+
+def test_a_share_is_held_against_its_goal() -> None:
+    wrong = planted(answer=said(found("host", "slow.py", 30, 0.02, 0.0, 0.0)))
+    assert met(*[planted()] * 19, wrong)[0] is True
+    assert met(*[planted()] * 18, wrong)[0] is False
+    assert met(*[planted()] * 9, wrong_line(1))[1] is True
+    assert met(*[planted()] * 8, wrong_line(1))[1] is False
+
+
+def test_the_line_of_another_cause_is_not_right() -> None:
+    judged = Judged(planted(answer=said(found("host", "slow.py", 30, 0.02, 0.0, 0.0))))
+    assert (judged.cause_right, judged.line_right) == (False, False)
+
+
+def test_a_larger_batch_is_compared_per_sample() -> None:
+    judged = Judged(planted(twins=twins(0.050, 0.120, work=4)))
+    assert judged.real is not None
+    assert judged.real.center == pytest.approx(0.020, rel=0.01)
+
+
+def test_a_slower_minute_is_no_error_of_the_promise() -> None:
+    """The machine was half as fast while the tool watched."""
+    slower = Said("input", "slow.py", 30, 0.042, 0.040, 0.044, 0.42, verified=True)
+    judged = Judged(planted(answer=said(slower)))
+    assert judged.said_seconds == pytest.approx(0.042)
+    assert judged.promised_seconds == pytest.approx(0.021, rel=0.01)
+    assert judged.gain_error == pytest.approx(0.05, rel=0.05)
+    text = rendered(record_of(planted(answer=said(slower))))
+    assert "In milliseconds, which were measured in different minutes, it is 110 %" in text
+
+
+def test_two_causes_are_promised_together() -> None:
+    second = PlantedCulprit("launch", "slow.py", (80,))
+    first, other = (
+        found("input", "slow.py", 30, 0.015, 0.0, 0.1),
+        found("launch", "slow.py", 80, 0.006, 0.0, 0.1),
+    )
+    case = planted(culprits=(*planted().culprits, second), answer=said(first, other))
+    assert Judged(case).said_seconds == pytest.approx(0.021)
+    assert Judged(case).promised == [first, other]
+    missed = replace(case, answer=said(first))
+    assert Judged(missed).promised == [first]
+    assert "second cause missed" in rendered(record_of(missed))
+
+
+def test_what_costs_nothing_here_is_listed_and_not_counted() -> None:
+    # An interval that also allows a gain takes nothing out of the count.
+    unsure = planted(twins=Twins((0.05, 0.09) * 4, (0.05,) * 8, 1, 10))
+    assert Judged(unsure).not_planted == ""
+    free = planted(twins=twins(0.050, 0.051))
+    sick = replace(healthy(), twins=twins(0.050, 0.030), twins_reason="")
+    assert [Judged(case).not_planted != "" for case in (free, sick)] == [True, True]
+    assert met(free, sick) == [None, None, None, None]
+    text = rendered(record_of(planted(), free, sick))
+    assert "the repaired twin is hardly faster on this machine" in text
+    assert "so the script is not healthy here" in text
+
+
+def test_the_golden_report() -> None:
+    """A right answer, a silent tool, a false alarm, a wrong cause, an unseen script."""
+    other = said(found("host", "slow.py", 30, 0.02, 0.0, 0.0))
+    text = rendered(
+        record_of(
+            planted(),
+            planted(name="sync_case", answer=None, answer_reason="no answer after 5 s"),
+            healthy(found("sync", "slow.py", 9, 0.01, 0.0, 0.02)),
+            planted(name="wrong_case", answer=other, unseen=True),
+        )
+    )
+    if os.environ.get("UPDATE_GOLDEN") == "1":
+        GOLDEN.write_text(text, encoding="utf-8")
+    assert text == GOLDEN.read_text(encoding="utf-8")
+
+
+def test_every_compared_script_has_its_row_in_the_figure() -> None:
+    wrong = planted(name="wrong_case", answer=said(found("host", "slow.py", 30, 0.02, 0.0, 0.0)))
+    (each,) = told(record_of(planted(), wrong, healthy()))
+    (svg,) = each.draw_all().values()
+    words = svg.decode()
+    assert all(name in words for name in ("input_case", "wrong_case", "wrong cause: said host"))
+    assert "compute_case" not in words
+    assert told(record_of(healthy()))[0].figure_names() == ()
+
+
+def test_a_stored_report_is_checked(tmp_path: Path) -> None:
+    record = record_of(planted(), healthy())
+    directory = tmp_path / record.header.label
+    store.save(record, directory)
+    assert store.load(directory / store.ACCURACY_NAME, AccuracyRecord) == record
+    write_report(directory)
+    write_index(tmp_path)
+    assert check(tmp_path) == []
+    report = directory / "report.md"
+    report.write_text(report.read_text().replace("1 of 1", "9 of 9"))
+    assert len(check(tmp_path)) == 1
+
+
+def test_an_unfinished_run_says_so() -> None:
+    unfinished = replace(record_of(planted()), complete=False)
+    assert answer(unfinished).endswith("The run was not finished.")
+    assert answer(record_of()) == "No script was diagnosed."
