@@ -60,9 +60,12 @@ VERBS = (
 
 def main(argv: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
+    if words and words[0].endswith(".py"):
+        words.insert(0, "script")
     parser = Parser(
-        prog="python -m diagnose",
-        description="Finds out why a PyTorch job is slow, and proves what fixes it.",
+        prog="diagnose",
+        description="Finds out why a PyTorch job is slow, and proves what fixes it.\n"
+        "`diagnose train.py ...` is short for `diagnose script train.py ...`.",
         epilog=EXIT_CODES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

@@ -24,7 +24,8 @@ from diagnose.render import store
 MANUAL = """example:
   python -m diagnose run --workload my_job.py --label before"""
 ALL_STAGES = (*STAGE_KEYS, INTERCONNECT)
-DEFAULT_WORKLOAD = "bert"
+# The whole job: a bottleneck around the backbone is what most people look for.
+DEFAULT_WORKLOAD = "dgca"
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -86,7 +87,7 @@ def label_parts(workload: WorkloadFacts, arguments: argparse.Namespace) -> list[
 
 
 def _label_parts(record: RunRecord, arguments: argparse.Namespace) -> list[str]:
-    parts = [record.workload.name] if record.workload.name != DEFAULT_WORKLOAD else []
+    parts = [record.workload.name]
     parts += label_parts(record.workload, arguments)
     parts += [] if set(STAGE_KEYS) <= set(arguments.stages) else arguments.stages
     return parts
