@@ -21,7 +21,7 @@ from diagnose.measure.batch_size.finder import PROBE_SECONDS, Finder
 from diagnose.measure.batch_size.plan import MAX_CROPS, Wanted
 from diagnose.measure.ranks.job.ends import COULD_NOT_MEASURE, FINE
 from diagnose.measure.ranks.job.rendezvous import NoRendezvous, Place, Refusal, read_place
-from diagnose.measure.supervisor import CouldNotOpen, Job, Refused
+from diagnose.measure.session import CouldNotOpen, Job, Refused, Session
 from diagnose.records.batch_size import BatchSizeRecord
 from diagnose.records.evaluation_options import DTYPES
 from diagnose.render import store
@@ -104,12 +104,8 @@ def run(arguments: argparse.Namespace) -> int:
         store.validate_label(arguments.label)
     with _ranks(arguments.timeout) as (place, agreement):
         ranks, sharing = (place.world_size, place.local_world_size) if place else (1, 1)
-        with (
-            Console() as console,
-            Finder(
-                _job(arguments), _wanted(arguments), console, agreement, ranks, sharing
-            ) as finder,
-        ):
+        with Console() as console, Session.open(_job(arguments), console) as session:
+            finder = Finder(session, _wanted(arguments), agreement, ranks, sharing)
             record = finder.open()
             label = arguments.label or _default_label(record, arguments)
             record = replace(record, header=replace(record.header, label=label))
@@ -149,8 +145,8 @@ def _ranks(probe_seconds: float | None) -> Iterator[tuple[Place | None, Agreemen
     except NoRendezvous as error:
         raise CouldNotOpen(str(error)) from None
     os.environ.update(own_card(place))
-    yield place, agreement
-    agreement.close()
+    with agreement:
+        yield place, agreement
 
 
 def _job(arguments: argparse.Namespace) -> Job:

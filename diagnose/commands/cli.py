@@ -22,10 +22,10 @@ from diagnose.commands import script as script_command
 from diagnose.commands.keep import label_parts, measure_and_keep, read_job, write
 from diagnose.commands.options import build_parser
 from diagnose.commands.progress import Console
-from diagnose.measure.optimize.optimizer import Optimizer
-from diagnose.measure.runner import Runner, resumed
+from diagnose.measure.optimize.optimizer import measure_optimize, open_optimize
+from diagnose.measure.run import measure_run, open_run, resumed
+from diagnose.measure.session import CouldNotOpen, Refused, Session
 from diagnose.measure.stages import INTERCONNECT, STAGE_KEYS
-from diagnose.measure.supervisor import CouldNotOpen, Refused
 from diagnose.records.experiments import OptimizeRecord
 from diagnose.records.ranks import BandwidthRecord, ScalingRecord
 from diagnose.records.run import RunRecord
@@ -38,11 +38,8 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.label is not None:
         store.validate_label(arguments.label)
     stages = [key for key in STAGE_KEYS if key in arguments.stages]
-    with (
-        Console() as console,
-        Runner(read_job(arguments), console, stages, arguments.timeout) as runner,
-    ):
-        fresh = runner.open()
+    with Console() as console, Session.open(read_job(arguments), console) as session:
+        fresh = open_run(session, stages)
         label = arguments.label or _default_label(fresh, arguments)
         directory = arguments.reports / label
         with store.label_lock(directory):
@@ -51,8 +48,9 @@ def run(arguments: argparse.Namespace) -> int:
                 directory,
                 resume=arguments.resume,
             )
+            measure = partial(measure_run, session, seconds=arguments.timeout)
             record = measure_and_keep(
-                runner.measure, record, directory, console, partial(_tell_interrupted, directory)
+                measure, record, directory, console, partial(_tell_interrupted, directory)
             )
     code = _conclude(record, directory, arguments)
     if INTERCONNECT in arguments.stages:
@@ -163,12 +161,9 @@ def _gate_fails(findings: Sequence[Finding], fail_on: str | None) -> bool:
 def optimize(arguments: argparse.Namespace) -> int:
     if arguments.label is not None:
         store.validate_label(arguments.label)
-    with (
-        Console() as console,
-        Optimizer(read_job(arguments), console, arguments.only, arguments.timeout) as optimizer,
-    ):
-        record = optimizer.open()
-        if arguments.samples is not None and not optimizer.evaluates:
+    with Console() as console, Session.open(read_job(arguments), console) as session:
+        record = open_optimize(session, arguments.only)
+        if arguments.samples is not None and not session.ready["evaluates"]:
             raise Refused(
                 f"workload {record.workload.name} evaluates nothing, so --samples has no use; "
                 "textgen and vqa do"
@@ -179,8 +174,9 @@ def optimize(arguments: argparse.Namespace) -> int:
         )
         directory = arguments.reports / label
         with store.label_lock(directory):
+            measure = partial(measure_optimize, session, seconds=arguments.timeout)
             record = measure_and_keep(
-                optimizer.measure, record, directory, console, partial(_write_tried, directory)
+                measure, record, directory, console, partial(_write_tried, directory)
             )
     return _conclude_optimize(record, directory, arguments)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from diagnose.commands.progress import Console
-from diagnose.measure.supervisor import Job
+from diagnose.measure.session import Job
 from diagnose.records.batch_size import BatchSizeRecord
 from diagnose.records.codec import dumps
 from diagnose.records.experiments import OptimizeRecord

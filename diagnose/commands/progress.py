@@ -9,14 +9,13 @@ from collections.abc import Sequence
 from rich.console import Console as RichConsole
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-from diagnose.measure.optimize.optimizer import OptimizeWatcher
-from diagnose.measure.runner import Watcher
+from diagnose.measure.session import Watcher
 from diagnose.measure.stages import STAGES, Stage
 from diagnose.records.experiments import Comparison
 from diagnose.records.run import StageResult
 
 
-class Console(Watcher, OptimizeWatcher):
+class Console(Watcher):
     """A live bar on a terminal; one line per stage or experiment in a log file."""
 
     def __init__(self) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from diagnose.analyze.script.rules import diagnose
 from diagnose.commands.entry import positive, whole_and_positive
 from diagnose.measure.ranks.job.ends import COULD_NOT_MEASURE, FINE, INTERRUPTED, USAGE
-from diagnose.measure.supervisor import Refused
+from diagnose.measure.session import Refused
 from diagnose.records.script import DEFAULT_SECONDS, DEFAULT_WARMUP, ScriptRecord, Wanted
 from diagnose.render.script import summarize
 
