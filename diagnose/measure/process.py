@@ -59,7 +59,7 @@ class Process:
             with theirs, _interruptions_wait():
                 self._process = subprocess.Popen(
                     [sys.executable, *words],
-                    stdin=theirs,
+                    stdin=theirs.fileno(),
                     stdout=subprocess.DEVNULL,
                     stderr=self._errors,
                     start_new_session=True,
@@ -206,8 +206,8 @@ def _interruptions_wait() -> Iterator[None]:
     finally:
         for number, handler in usual.items():
             signal.signal(number, handler)
-    for number in caught:
-        signal.raise_signal(number)
+    for seen in caught:
+        signal.raise_signal(seen)
 
 
 def die_with_parent(number: signal.Signals = signal.SIGKILL) -> None:

@@ -136,16 +136,15 @@ class Agreement:
         if self._place.rank == 0:
             try:
                 ranks = range(self._place.world_size)
-                verdict = decide([self._hear(f"{room}/{rank}", rank, deadline) for rank in ranks])
+                decided = decide([self._hear(f"{room}/{rank}", rank, deadline) for rank in ranks])
             except (_Lost, Disagreement) as error:
-                verdict = {"lost": str(error)}
-            self._say(f"{room}/verdict", verdict)
-        else:
-            try:
-                # Rank 0 may itself wait for a lost rank, so the others wait a little longer.
-                verdict = self._hear(f"{room}/verdict", 0, deadline + FAREWELL_SECONDS)
-            except _Lost as error:
-                raise CouldNotOpen(str(error)) from None
+                decided = {"lost": str(error)}
+            self._say(f"{room}/verdict", decided)
+        # Rank 0 may itself wait for a lost rank, so the others wait a little longer.
+        try:
+            verdict = self._hear(f"{room}/verdict", 0, deadline + FAREWELL_SECONDS)
+        except _Lost as error:
+            raise CouldNotOpen(str(error)) from None
         if "lost" in verdict:
             self.close()
             raise CouldNotOpen(str(verdict["lost"]))
