@@ -42,6 +42,7 @@ SILENCE_SECONDS = 20.0
 
 Content = dict[str, object]
 Answer = TypeVar("Answer")
+Told = TypeVar("Told", Reading, Probe)
 
 
 class Disagreement(Exception):
@@ -87,23 +88,12 @@ class Agreement:
 
     def agree_on_memory(self, available: Reading) -> Reading:
         """The least of all ranks, from which all must guess the same batch."""
-
-        def decide(heard: Sequence[Content]) -> Content:
-            readings = [from_dict(Reading, each, "available") for each in heard]
-            return to_dict(least_available(readings))
-
-        verdict = self._exchange("available", to_dict(available), decide)
-        return from_dict(Reading, verdict, "available")
+        return self._exchange("available", available, least_available)
 
     def agree(self, probe: Probe) -> Probe:
         """What holds for all ranks; CouldNotOpen if one of them has left."""
         self._count += 1
-
-        def decide(heard: Sequence[Content]) -> Content:
-            return to_dict(combine([from_dict(Probe, each, "probe") for each in heard]))
-
-        verdict = self._exchange(f"probe/{self._count}", to_dict(probe), decide)
-        return from_dict(Probe, verdict, "probe")
+        return self._exchange(f"probe/{self._count}", probe, combine)
 
     def close(self) -> None:
         """Rank 0 may keep the store, so it leaves last."""
@@ -127,19 +117,18 @@ class Agreement:
                 self._store.add(f"beats/{self._place.rank}", 1)
                 self._ended.wait(BEAT_SECONDS)
 
-    def _exchange(
-        self, room: str, mine: Content, decide: Callable[[Sequence[Content]], Content]
-    ) -> Content:
-        """What rank 0 decides from the contents of all: it hears all others, which hear it."""
-        self._say(f"{room}/{self._place.rank}", mine)
+    def _exchange(self, room: str, mine: Told, decide: Callable[[Sequence[Told]], Told]) -> Told:
+        """What rank 0 decides from what all say: it hears all others, and they hear only it."""
+        self._say(f"{room}/{self._place.rank}", to_dict(mine))
         deadline = time.monotonic() + self._patience
         if self._place.rank == 0:
+            ranks = range(self._place.world_size)
             try:
-                ranks = range(self._place.world_size)
-                decided = decide([self._hear(f"{room}/{rank}", rank, deadline) for rank in ranks])
+                heard = [self._hear(f"{room}/{rank}", rank, deadline) for rank in ranks]
+                told = [from_dict(type(mine), each, room) for each in heard]
+                self._say(f"{room}/verdict", to_dict(decide(told)))
             except (_Lost, Disagreement) as error:
-                decided = {"lost": str(error)}
-            self._say(f"{room}/verdict", decided)
+                self._say(f"{room}/verdict", {"lost": str(error)})
         # Rank 0 may itself wait for a lost rank, so the others wait a little longer.
         try:
             verdict = self._hear(f"{room}/verdict", 0, deadline + FAREWELL_SECONDS)
@@ -148,7 +137,7 @@ class Agreement:
         if "lost" in verdict:
             self.close()
             raise CouldNotOpen(str(verdict["lost"]))
-        return verdict
+        return from_dict(type(mine), verdict, room)
 
     def _say(self, key: str, content: Content) -> None:
         self._ask(lambda: self._store.set(key, json.dumps(content)))
