@@ -18,7 +18,8 @@ import torch
 
 from diagnose.commands.evaluate import main
 from tests.support.cli import ROOT
-from tests.support.jobs.answers import COUNT, UNREADABLE, limit_memory
+from tests.support.jobs.answers import COUNT, UNREADABLE
+from tests.support.jobs.small import limit_memory
 from tests.support.model_directories import widen, write_text_model
 
 SCRIPT = ROOT / "diagnose" / "evaluate.py"

@@ -21,7 +21,8 @@ from diagnose.measure.ranks.job.ends import End, Outcome
 from diagnose.measure.ranks.job.member import Member, describe_error
 from diagnose.measure.ranks.job.supervise import OnLine
 from tests.support.cli import ROOT
-from tests.support.jobs.answers import COUNT, limit_memory
+from tests.support.jobs.answers import COUNT
+from tests.support.jobs.small import limit_memory
 from tests.support.model_directories import widen, write_text_model
 from tests.support.rank_jobs import Job, Started, finish, start
 
