@@ -340,16 +340,6 @@ def test_a_wrong_sum_is_no_bandwidth(monkeypatch: pytest.MonkeyPatch) -> None:
     assert broken.latency_seconds == ()
 
 
-def test_mixed_versions_are_refused_before_anything_is_measured(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    outcome, heard = run_two(monkeypatch, fault="version 1 0")
-    assert outcome.code == 3
-    assert outcome.sentence.startswith("mixed torch versions: rank ")
-    assert "9.9.9" in outcome.sentence
-    assert "ready" not in heard
-
-
 def test_a_backend_that_cannot_work_is_refused() -> None:
     cpu = open_device("cpu")
     assert choose_backend(None, cpu) == "gloo"
