@@ -40,6 +40,7 @@ from diagnose.measure.optimize.experiment import (
 from diagnose.measure.optimize.pace import measure_pace
 from diagnose.measure.optimize.rung import measure_rung
 from diagnose.measure.process import Parent
+from diagnose.measure.session import Job
 from diagnose.measure.stage import run_stage
 from diagnose.measure.stages import STAGES, Hints
 from diagnose.measure.stages.plan import Context
@@ -181,8 +182,9 @@ def main() -> None:
         # sentence in the report, and the parent replaces this process afterwards.
         try:
             if context is None:
-                opened = _open(**content)
-                answer = _describe(opened, content["workload"])
+                asked = Job(**content)
+                opened = _open(asked)
+                answer = _describe(opened, source_sha256(asked.workload))
                 context = opened
             else:
                 period = content.pop("energy_period_seconds")
@@ -198,47 +200,35 @@ def main() -> None:
             return
 
 
-def _open(
-    *,
-    workload: str,
-    size: str | None,
-    device: str | None,
-    data: str | None,
-    model: str | None,
-    torch_dtype: str | None,
-    max_new_tokens: int | None,
-    effort: str | None,
-    seed: int,
-) -> Context:
+def _open(asked: Job) -> Context:
     """Load the workload; what cannot be had raises WorkloadError or DeviceError."""
-    opened = open_device(device)
-    directory = Path(model) if model else None
-    job = as_evaluated(load(workload, directory), directory, torch_dtype, max_new_tokens, seed)
-    size_name, chosen = job.size(size, opened.kind)
-    if data and not job.datasets:
+    device = open_device(asked.device)
+    model = Path(asked.model) if asked.model else None
+    job = load(asked.workload, model)
+    job = as_evaluated(job, model, asked.torch_dtype, asked.max_new_tokens, asked.seed)
+    size_name, size = job.size(asked.size, device.kind)
+    if asked.data and not job.datasets:
         raise WorkloadError(f"workload {job.name} has no datasets, so --data has no use")
+    usual = QUICK if device.is_cpu else FULL
     return Context(
-        device=opened,
+        device=device,
         workload=job,
         size_name=size_name,
-        size=chosen,
-        effort=EFFORTS[effort] if effort else QUICK if opened.is_cpu else FULL,
-        seed=seed,
-        data=Path(data) if data else None,
+        size=size,
+        effort=EFFORTS[asked.effort] if asked.effort else usual,
+        seed=asked.seed,
+        data=Path(asked.data) if asked.data else None,
     )
 
 
-def _describe(context: Context, workload: str) -> object:
+def _describe(context: Context, source: str) -> object:
     """What will be measured where, and what can be asked about it."""
     job, size = context.workload, context.size
     facts = job.describe_data(size, context.data) if job.describe_data else None
     parameters = context.count_parameters()
-    kept = keep_freed_memory()
-    allocator = (
-        "freed memory is kept, as accelerators keep it"
-        if kept
-        else "the C library's own: it could not be told to keep freed memory"
-    )
+    allocator = "the C library's own: it could not be told to keep freed memory"
+    if keep_freed_memory():
+        allocator = "freed memory is kept, as accelerators keep it"
     machine = replace(probe(context.device.kind), allocator=Fact(allocator))
     described = WorkloadFacts(
         name=job.name,
@@ -249,7 +239,7 @@ def _describe(context: Context, workload: str) -> object:
             **size.shape,
         },
         parameters=parameters,
-        source_sha256=source_sha256(workload),
+        source_sha256=source,
         data=DataFacts(**vars(facts)) if facts else None,
         data_reason="" if facts else f"workload {job.name} does not describe its data",
     )
