@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import torch
+from torch import Tensor, nn
 
 from diagnose.workload import Lab, Optimization, Side, Size, Treatment, Trial
 from tests.support.jobs.small import WIDTH, exhaust_memory, small_job
@@ -59,4 +60,10 @@ TREATMENT = Treatment(
 )
 
 
-WORKLOAD = small_job("treated", Size(2), treatment=lambda: TREATMENT)
+def loss(model: nn.Module, batch: Tensor) -> Tensor:
+    """Its own: its launches are mapped to this file."""
+    result: Tensor = model(batch).square().mean()
+    return result
+
+
+WORKLOAD = small_job("treated", Size(2), loss=loss, treatment=lambda: TREATMENT)
