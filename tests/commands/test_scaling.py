@@ -161,7 +161,7 @@ def find_rank(number: int, token: str) -> int:
             command = Path(f"/proc/{pid}/cmdline").read_bytes()
         except OSError:
             continue
-        if b"ranks.member" in command and f"RANK={number}".encode() in variables:
+        if b"ranks.job.member" in command and f"RANK={number}".encode() in variables:
             return pid
     raise AssertionError(f"rank {number} does not run")
 
