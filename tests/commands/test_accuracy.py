@@ -159,7 +159,7 @@ def test_only_the_first_rank_is_paced(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("code", "step_seconds", "reason"),
     [
-        ("raise ValueError('no data')", 20.0, r"exited with 1 \(ValueError: no data\) before its steps"),
+        ("raise ValueError('no data')", 20.0, r"exited with 1 .*ValueError: no data"),
         ("print('only one step')", 20.0, "exited with 0 before its steps were done"),
         ("import time\ntime.sleep(600)", 0.2, "5 steps took over 1 s"),
     ],
