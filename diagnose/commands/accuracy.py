@@ -14,7 +14,7 @@ from diagnose.commands.keep import complain, keep_report, print_answer
 from diagnose.commands.progress import Progress
 from diagnose.measure.accuracy import describe_here, find_complaints, measure_case
 from diagnose.measure.jobs import import_from_clone
-from diagnose.measure.supervisor import Refused
+from diagnose.measure.session import Refused
 from diagnose.measure.twins.cases import Case
 from diagnose.measure.words import without_paths
 from diagnose.records.accuracy import AccuracyRecord, CaseResult

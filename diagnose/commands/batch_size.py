@@ -17,6 +17,7 @@ from diagnose.measure.batch_size.agree import Agreement, own_card
 from diagnose.measure.batch_size.finder import PROBE_SECONDS, Finder
 from diagnose.measure.batch_size.plan import MAX_CROPS, Wanted
 from diagnose.measure.ranks.job.rendezvous import Place, read_place
+from diagnose.measure.session import Session
 from diagnose.records.batch_size import BatchSizeRecord
 from diagnose.records.evaluation_options import DTYPES
 from diagnose.records.exit_codes import COULD_NOT_MEASURE, FINE
@@ -95,9 +96,10 @@ def run(arguments: argparse.Namespace) -> int:
         ranks, sharing = (place.world_size, place.local_world_size) if place else (1, 1)
         with (
             Progress() as progress,
-            Finder(job, wanted, progress, agreement, ranks, sharing) as finder,
+            Session.open(job, progress) as session,
             keep_report(arguments, _count) as keeper,
         ):
+            finder = Finder(session, wanted, agreement, ranks, sharing)
             record = finder.open()
             record = with_label(record, arguments.label, _label_parts(record, arguments))
             if place is not None and place.rank > 0:
@@ -118,8 +120,8 @@ def _ranks(probe_seconds: float | None) -> Iterator[tuple[Place | None, Agreemen
     place = read_place()
     agreement = Agreement(place, probe_seconds or max(PROBE_SECONDS.values()))
     os.environ.update(own_card(place))
-    yield place, agreement
-    agreement.close()
+    with agreement:
+        yield place, agreement
 
 
 def _label_parts(record: BatchSizeRecord, arguments: argparse.Namespace) -> list[str]:

@@ -17,7 +17,7 @@ from typing import NamedTuple
 from diagnose.commands.arguments import Parser, hyphenate, is_first_rank
 from diagnose.commands.keep import complain
 from diagnose.measure.ranks.job.rendezvous import NoRendezvous, Refusal
-from diagnose.measure.supervisor import CouldNotOpen, Refused
+from diagnose.measure.session import CouldNotOpen, Refused
 from diagnose.records.exit_codes import COULD_NOT_MEASURE, INTERRUPTED, USAGE
 from diagnose.render.store import LabelError, StoreError, validate_label
 from diagnose.workload import WorkloadError

@@ -23,7 +23,7 @@ from diagnose.measure.evaluation.accuracy import score_all, sort_answers
 from diagnose.measure.evaluation.partial import read_steps
 from diagnose.measure.evaluation.scores import METRICS
 from diagnose.measure.ranks.job.ends import Outcome
-from diagnose.measure.supervisor import Refused
+from diagnose.measure.session import Refused
 from diagnose.records.codec import dumps
 from diagnose.records.evaluation import Answer, Fallback
 from diagnose.records.evaluation_options import Begun, EvaluationResult, cap_folder

@@ -16,7 +16,7 @@ from diagnose.commands.progress import Progress
 from diagnose.commands.rank_job import Launch, add_rank_options, follow, launch_ranks
 from diagnose.measure.evaluation.partial import read_steps
 from diagnose.measure.ranks.job.ends import End, Outcome
-from diagnose.measure.supervisor import Refused
+from diagnose.measure.session import Refused
 from diagnose.records.codec import from_dict, to_dict
 from diagnose.records.evaluation import Fallback, RankStep
 from diagnose.records.evaluation_options import (

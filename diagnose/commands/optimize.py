@@ -10,8 +10,12 @@ from diagnose.commands.arguments import add_job_options, add_number
 from diagnose.commands.keep import BROKEN, complain, keep_report, print_answer, with_label
 from diagnose.commands.progress import Progress
 from diagnose.commands.run import label_parts, read_job
-from diagnose.measure.optimize.optimizer import EXPERIMENT_KEYS, Optimizer
-from diagnose.measure.supervisor import Refused
+from diagnose.measure.optimize.optimizer import (
+    EXPERIMENT_KEYS,
+    measure_optimize,
+    open_optimize,
+)
+from diagnose.measure.session import Refused, Session
 from diagnose.records.exit_codes import COULD_NOT_MEASURE, FINE
 from diagnose.records.experiments import OptimizeRecord
 
@@ -39,11 +43,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     with (
         Progress() as progress,
-        Optimizer(read_job(arguments), progress, arguments.only, arguments.timeout) as optimizer,
+        Session.open(read_job(arguments), progress) as session,
         keep_report(arguments, _count) as keeper,
     ):
-        record = optimizer.open()
-        if arguments.samples is not None and not optimizer.evaluates:
+        record = open_optimize(session, arguments.only)
+        if arguments.samples is not None and not session.ready["evaluates"]:
             raise Refused(
                 f"workload {record.workload.name} evaluates nothing, so --samples has no use; "
                 "textgen and vqa do"
@@ -52,7 +56,7 @@ def run(arguments: argparse.Namespace) -> int:
         record = with_label(record, arguments.label, [*parts, *(arguments.only or [])])
         record = replace(record, samples=arguments.samples)
         keeper.lock(arguments.reports / record.header.label)
-        record = optimizer.measure(record, keeper.save)
+        record = measure_optimize(session, record, keeper.save, arguments.timeout)
         keeper.finish(record)
     return _conclude(record, arguments)
 

@@ -22,7 +22,7 @@ from diagnose.commands.keep import Keeper
 from diagnose.commands.rank_job import Launch
 from diagnose.measure.evaluation.accuracy import judge, sort_answers, summarize
 from diagnose.measure.ranks.job.ends import Outcome
-from diagnose.measure.supervisor import Refused
+from diagnose.measure.session import Refused
 from diagnose.records.codec import dumps
 from diagnose.records.evaluation import AccuracyRow, RankStep
 from diagnose.records.evaluation_options import (

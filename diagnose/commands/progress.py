@@ -11,8 +11,7 @@ from rich.console import Console
 from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as Bar
 
-from diagnose.measure.optimize.optimizer import OptimizeWatcher
-from diagnose.measure.runner import Watcher
+from diagnose.measure.session import Watcher
 from diagnose.measure.stages import STAGES, Stage
 from diagnose.records.experiments import Comparison
 from diagnose.records.run import StageResult
@@ -21,7 +20,7 @@ from diagnose.records.run import StageResult
 LOG_SECONDS = 10.0
 
 
-class Progress(Watcher, OptimizeWatcher):
+class Progress(Watcher):
     """On stderr; standard output is for the answer."""
 
     def __init__(self) -> None:

@@ -12,9 +12,9 @@ from diagnose.commands.arguments import add_job_options
 from diagnose.commands.keep import BROKEN, complain, keep_report, print_answer, with_label
 from diagnose.commands.link import measure_here
 from diagnose.commands.progress import Progress
-from diagnose.measure.runner import Runner, resumed
+from diagnose.measure.run import measure_run, open_run, resumed
+from diagnose.measure.session import Job, Session
 from diagnose.measure.stages import INTERCONNECT, STAGE_KEYS
-from diagnose.measure.supervisor import Job
 from diagnose.records.exit_codes import COULD_NOT_MEASURE, FINE, FOUND
 from diagnose.records.header import WorkloadFacts
 from diagnose.records.ranks import BandwidthRecord
@@ -50,15 +50,15 @@ def run(arguments: argparse.Namespace) -> int:
     stages = [key for key in STAGE_KEYS if key in arguments.stages]
     with (
         Progress() as progress,
-        Runner(read_job(arguments), progress, stages, arguments.timeout) as runner,
+        Session.open(read_job(arguments), progress) as session,
         keep_report(arguments, _count) as keeper,
     ):
-        record = runner.open()
+        record = open_run(session, stages)
         record = with_label(record, arguments.label, _label_parts(record, arguments))
         directory = arguments.reports / record.header.label
         keeper.lock(directory)
         record = _begin(record, directory, resume=arguments.resume)
-        record = runner.measure(record, keeper.save)
+        record = measure_run(session, record, keeper.save, arguments.timeout)
         keeper.finish(record)
     code = _conclude(record, arguments)
     if INTERCONNECT in arguments.stages:

@@ -6,7 +6,7 @@ import argparse
 
 from diagnose.analyze.links import LINK_NAMES
 from diagnose.commands.arguments import add_reports_option, count
-from diagnose.measure.supervisor import CouldNotOpen
+from diagnose.measure.session import CouldNotOpen
 from diagnose.records.exit_codes import FINE
 from diagnose.records.ranks import ScalingRecord
 from diagnose.render import store

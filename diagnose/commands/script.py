@@ -10,7 +10,7 @@ from pathlib import Path
 
 from diagnose.analyze.script.rules import diagnose
 from diagnose.commands.arguments import add_number, add_seconds
-from diagnose.measure.supervisor import CouldNotOpen, Refused
+from diagnose.measure.session import CouldNotOpen, Refused
 from diagnose.records.exit_codes import COULD_NOT_MEASURE, FINE, INTERRUPTED
 from diagnose.records.script import DEFAULT_SECONDS, DEFAULT_WARMUP, ScriptRecord, Wanted
 from diagnose.render.script import summarize

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import subprocess
 import tempfile
 import time
 from collections.abc import Sequence
@@ -12,9 +11,10 @@ from pathlib import Path
 
 from diagnose.measure.jobs import ROOT
 from diagnose.measure.machine.describe import probe
+from diagnose.measure.process import Hung
 from diagnose.measure.ranks.growth import make_header
 from diagnose.measure.twins.cases import Case, find_lines, fixed_script
-from diagnose.measure.twins.timing import CouldNotPace, python_words, started, time_twins
+from diagnose.measure.twins.timing import CouldNotTime, start_python, time_twins
 from diagnose.measure.words import one_sentence, without_paths
 from diagnose.records import codec
 from diagnose.records.accuracy import Answer, CaseResult, PlantedCulprit, Said, Twins
@@ -70,22 +70,19 @@ def find_complaints(result: CaseResult) -> list[str]:
 
 def ask_tool(case: Case, tool: Sequence[str], seconds: float, timeout: float) -> Answer | str:
     """The tool's answer, or one sentence that says why there is none."""
-    with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryFile() as log:
+    with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "answer.json")
-        words = [*python_words(case.ranks), *tool]
-        words += ["--json", str(path), "--seconds", f"{seconds:g}", str(case.slow)]
-        with started(words, subprocess.DEVNULL, log) as process:
+        words = [*tool, "--json", str(path), "--seconds", f"{seconds:g}", str(case.slow)]
+        with start_python(words, case.ranks) as process:
             try:
-                code = process.wait(timeout)
-            except subprocess.TimeoutExpired:
+                process.wait(timeout)
+            except Hung:
                 return f"no answer after {timeout:g} s"
-        log.seek(0)
-        lines = log.read().decode(errors="replace").strip().splitlines()
-        last = f": {one_sentence(lines[-1])}" if lines else ""
+            ending = process.describe_end()
         try:
             return _read_answer(path.read_text(encoding="utf-8"), case)
         except OSError:
-            return f"the tool ended with code {code} and wrote no answer{last}"
+            return f"the tool {ending} and wrote no answer"
         except ValueError as error:
             return f"the tool wrote an answer that cannot be read: {one_sentence(str(error))}"
 
@@ -139,6 +136,6 @@ def _time(case: Case, said: Answer | None, blocks: int) -> Twins | str:
                 settle_steps=case.settle_steps,
                 step_seconds=STEP_SECONDS,
             )
-    except CouldNotPace as error:
+    except CouldNotTime as error:
         return f"the twins were not timed: {error}"
     return Twins(tuple(slow), tuple(fixed), case.fixed_work, case.block_steps)

@@ -1,249 +1,279 @@
-"""Who measures? The child process: it owns the device, takes requests and streams answers.
+"""Who measures? A process that owns the device, takes requests and streams answers.
 
-Requests are JSON lines on standard input, answers are JSON lines on a pipe of their own, so
-that whatever a workload prints cannot be mistaken for a result.
+A new request is one function, and one line in REQUESTS.
 """
 
 from __future__ import annotations
 
-import json
-import os
-import signal
 import sys
 import traceback
-from dataclasses import replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
+import torch
+
+from diagnose.measure.batch_size.answers import as_evaluated
+from diagnose.measure.batch_size.inputs import describe_inputs
+from diagnose.measure.batch_size.probe import (
+    measure_loader,
+    measure_sweep,
+    open_step,
+    probe_batch,
+    read_available,
+    sized,
+)
+from diagnose.measure.clock import EFFORTS, FULL, QUICK, Progress
+from diagnose.measure.jobs import load, source_sha256
 from diagnose.measure.machine.allocator import keep_freed_memory
+from diagnose.measure.machine.describe import identities, probe
+from diagnose.measure.machine.device import DeviceError, open_device
 from diagnose.measure.machine.out_of_memory import is_out_of_memory
-from diagnose.measure.process import die_with_parent
+from diagnose.measure.optimize.experiment import (
+    Bench,
+    map_training_step,
+    open_bench,
+    own_training_step,
+    run_experiments,
+)
+from diagnose.measure.optimize.pace import measure_pace
+from diagnose.measure.optimize.rung import measure_rung
+from diagnose.measure.process import Parent
+from diagnose.measure.session import Job
+from diagnose.measure.stage import run_stage
+from diagnose.measure.stages import STAGES, Hints
+from diagnose.measure.stages.plan import Context
+from diagnose.measure.stages.real_data import usual_precision
 from diagnose.measure.words import one_sentence
 from diagnose.records.codec import from_dict, to_dict
 from diagnose.records.experiments import Comparison
-from diagnose.records.header import DataFacts, Fact, WorkloadFacts
+from diagnose.records.header import DataFacts, Fact, Reading, WorkloadFacts
+from diagnose.workload import Treatment, WorkloadError
 
 AS_IT_IS = "as it is"  # the form of a step that has only one
 
 
-def main() -> None:
-    """Answer requests until standard input ends."""
-    die_with_parent()
-    keep_freed_memory()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
-    answers = os.fdopen(int(sys.argv[1]), "w", buffering=1)
-    context: Any = None
-    for line in sys.stdin:
-        request = json.loads(line)
-        # The one broad except: whatever a device or a user's code raises must end as one
-        # sentence in the report, and the parent replaces this process afterwards.
-        try:
-            if "open" in request:
-                context = _open(answers, **request["open"])
-            elif "experiment" in request:
-                _experiment(answers, context, **request)
-            elif "rung" in request:
-                _climb(answers, context, **request)
-            elif "launches" in request:
-                _map_launches(answers, context, request["launches"])
-            elif "pace" in request:
-                _measure_pace(answers, context, request["pace"])
-            elif "batch_size" in request:
-                _try_batch_size(answers, context, **request["batch_size"])
-            else:
-                _measure(answers, context, **request)
-        except Exception as error:
-            traceback.print_exc()
-            _answer(answers, "failed", _sentence(error))
-            return
+@dataclass(frozen=True)
+class Work:
+    """What every request has: the open job, whom to tell how far it is, the meter's period."""
+
+    context: Context
+    progress: Progress
+    energy_period_seconds: float
+
+    @property
+    def treatment(self) -> Treatment:
+        treatment = self.context.workload.treatment
+        assert treatment is not None
+        return treatment()
+
+    def open_bench(self) -> Bench:
+        return open_bench(self.context, self.energy_period_seconds, self.progress)
 
 
-def _answer(answers: TextIO, kind: str, content: object) -> None:
-    answers.write(json.dumps({kind: content}, allow_nan=False) + "\n")
-    answers.flush()
-
-
-def _open(
-    answers: TextIO,
-    *,
-    workload: str,
-    size: str | None,
-    device: str | None,
-    data: str | None,
-    model: str | None,
-    torch_dtype: str | None,
-    max_new_tokens: int | None,
-    effort: str,
-    seed: int,
-) -> object:
-    """Load the workload and say what will be measured where, or refuse with a sentence."""
-    from diagnose.measure.batch_size.answers import as_evaluated
-    from diagnose.measure.clock import EFFORTS, FULL, QUICK
-    from diagnose.measure.jobs import load, source_sha256
-    from diagnose.measure.machine.describe import identities, probe
-    from diagnose.measure.machine.device import DeviceError, open_device
-    from diagnose.measure.stages.plan import Context
-    from diagnose.workload import WorkloadError
-
-    try:
-        opened = open_device(device)
-        directory = Path(model) if model else None
-        job = load(workload, directory)
-        job = as_evaluated(job, directory, torch_dtype, max_new_tokens, seed)
-        size_name, chosen = job.size(size, opened.kind)
-        path = Path(data) if data else None
-        if path and not job.datasets:
-            raise WorkloadError(f"workload {job.name} has no datasets, so --data has no use")
-        facts = job.describe_data(chosen, path) if job.describe_data else None
-        default_effort = QUICK if opened.is_cpu else FULL
-        context = Context(
-            device=opened,
-            workload=job,
-            size_name=size_name,
-            size=chosen,
-            effort=EFFORTS.get(effort, default_effort),
-            seed=seed,
-            data=path,
-        )
-        parameters = context.count_parameters()
-    except (WorkloadError, DeviceError) as error:
-        _answer(answers, "refused", str(error))
-        return None
-    machine = replace(probe(opened.kind), allocator=_describe_allocator())
-    treatment = job.treatment() if job.treatment else None
-    record = WorkloadFacts(
-        name=job.name,
-        size=size_name,
-        settings={
-            "batch_size": chosen.batch_size,
-            "sequence_length": chosen.sequence_length,
-            **chosen.shape,
-        },
-        parameters=parameters,
-        source_sha256=source_sha256(workload),
-        data=DataFacts(**vars(facts)) if facts else None,
-        data_reason="" if facts else f"workload {job.name} does not describe its data",
-    )
-    _answer(
-        answers,
-        "ready",
-        {
-            "machine": to_dict(machine),
-            "identities": [to_dict(identity) for identity in identities(opened.kind)],
-            "workload": to_dict(record),
-            "effort": context.effort.name,
-            "is_fake": opened.is_fake,
-            "experiments": [each.key for each in treatment.optimizations] if treatment else [],
-            "mapped": list(treatment.mapped or (AS_IT_IS,)) if treatment else [],
-            "has_best": bool(treatment and treatment.best),
-            "evaluates": job.generation is not None,
-            "ladder": _describe_ladder(treatment.ladder) if treatment else None,
-        },
-    )
-    return context
-
-
-def _describe_ladder(ladder: Any) -> dict[str, Any] | None:
-    if ladder is None:
-        return None
-    patches = {key: dict(patch) for key, patch in ladder.patches.items()}
-    return {"scope": ladder.scope, "patches": patches}
-
-
-def _describe_allocator() -> Fact:
-    if keep_freed_memory():
-        return Fact("freed memory is kept, as accelerators keep it")
-    return Fact("the C library's own: it could not be told to keep freed memory")
-
-
-def _measure(
-    answers: TextIO,
-    context: Any,
-    *,
-    stage: str,
-    hints: dict[str, Any],
-    energy_period_seconds: float,
-) -> None:
-    from diagnose.measure.stage import run_stage
-    from diagnose.measure.stages import STAGES, Hints
-
-    context.hints = from_dict(Hints, hints, "hints")
+def _measure_stage(work: Work, stage: str, hints: dict[str, Any]) -> object:
+    work.context.hints = from_dict(Hints, hints, "hints")
     result = run_stage(
         next(each for each in STAGES if each.key == stage),
-        context,
-        energy_period_seconds=energy_period_seconds,
-        progress=lambda *seen: _answer(answers, "progress", seen),
+        work.context,
+        energy_period_seconds=work.energy_period_seconds,
+        progress=work.progress,
     )
-    _answer(answers, "stage", to_dict(result))
+    return to_dict(result)
 
 
-def _experiment(
-    answers: TextIO, context: Any, *, experiment: str, energy_period_seconds: float
-) -> None:
-    from diagnose.measure.optimize.experiment import open_bench, run_experiments
-
-    bench = open_bench(
-        context, energy_period_seconds, lambda *seen: _answer(answers, "progress", seen)
-    )
-    optimization = context.workload.treatment().find(experiment)
+def _try_experiment(work: Work, key: str) -> object:
     comparisons: list[Comparison] = []
     broken = ""
     # What an optimisation raises must not cost the scopes that were measured before it.
     try:
-        comparisons.extend(run_experiments(optimization, bench))
+        comparisons.extend(run_experiments(work.treatment.find(key), work.open_bench()))
     except Exception as error:
         traceback.print_exc()
         broken = _sentence(error)
-    done = [to_dict(each) for each in comparisons]
-    _answer(answers, "experiment", {"comparisons": done, "broken": broken})
+    return {"comparisons": [to_dict(each) for each in comparisons], "broken": broken}
 
 
-def _climb(answers: TextIO, context: Any, *, rung: list[str], energy_period_seconds: float) -> None:
-    from diagnose.measure.optimize.experiment import open_bench
-    from diagnose.measure.optimize.rung import measure_rung
+def _climb(work: Work, keys: list[str]) -> object:
+    ladder = work.treatment.ladder
+    assert ladder is not None
+    return to_dict(measure_rung(ladder, keys, work.open_bench()))
 
-    bench = open_bench(
-        context, energy_period_seconds, lambda *seen: _answer(answers, "progress", seen)
+
+def _map_launches(work: Work, form: str) -> object:
+    trial = work.treatment.mapped.get(form) or own_training_step(work.context)
+    return to_dict(map_training_step(work.context, form, trial))
+
+
+def _measure_pace(work: Work) -> object:
+    best = work.treatment.best
+    assert best is not None
+    return to_dict(measure_pace(work.context, best, work.energy_period_seconds, work.progress))
+
+
+def _describe_step(work: Work, sharing: int) -> object:
+    """What a step is, and what all probes must have in common to be compared.
+
+    Precision is decided once: it is measured, and a probe in another one would not compare.
+    """
+    available = read_available(work.context, sharing)
+    mixed = usual_precision(work.context)
+    task = open_step(work.context, mixed=mixed).task
+    return {"available": to_dict(available), "task": task, "mixed": mixed}
+
+
+def _describe_inputs(work: Work, max_crops: int | None) -> object:
+    return describe_inputs(sized(work.context, work.context.size.batch_size, max_crops))
+
+
+def _probe_batch(
+    work: Work,
+    batch: int,
+    max_crops: int | None,
+    available: dict[str, Any],
+    mixed: bool,
+    enough_seconds: float,
+) -> object:
+    probe, clean = probe_batch(
+        sized(work.context, batch, max_crops),
+        from_dict(Reading, available, "available"),
+        mixed=mixed,
+        enough_seconds=enough_seconds,
     )
-    made = measure_rung(context.workload.treatment().ladder, rung, bench)
-    _answer(answers, "rung", to_dict(made))
+    return {"probe": to_dict(probe), "clean": clean}
 
 
-def _map_launches(answers: TextIO, context: Any, form: str) -> None:
-    from diagnose.measure.optimize.experiment import map_training_step, own_training_step
-
-    trial = context.workload.treatment().mapped.get(form) or own_training_step(context)
-    _answer(answers, "launches", to_dict(map_training_step(context, form, trial)))
-
-
-def _measure_pace(answers: TextIO, context: Any, energy_period_seconds: float) -> None:
-    from diagnose.measure.optimize.pace import measure_pace
-
-    result = measure_pace(
-        context,
-        context.workload.treatment().best,
-        energy_period_seconds,
-        lambda *seen: _answer(answers, "progress", seen),
+def _sweep_batches(
+    work: Work, batches: list[int], max_crops: int | None, mixed: bool, limit_seconds: float
+) -> object:
+    jobs = [sized(work.context, batch, max_crops) for batch in batches]
+    return to_dict(
+        measure_sweep(jobs, limit_seconds, work.energy_period_seconds, work.progress, mixed=mixed)
     )
-    _answer(answers, "pace", to_dict(result))
 
 
-def _try_batch_size(answers: TextIO, context: Any, *, ask: str, **request: Any) -> None:
-    from diagnose.measure.batch_size.requests import ANSWERS
+def _time_loader(work: Work, max_crops: int | None, limit_seconds: float) -> object:
+    job = sized(work.context, work.context.size.batch_size, max_crops)
+    return to_dict(measure_loader(job, limit_seconds, work.progress))
 
-    content = ANSWERS[ask](context, request, lambda *seen: _answer(answers, "progress", seen))
-    _answer(answers, "batch_size", content)
+
+REQUESTS: Mapping[str, Callable[..., object]] = {
+    "stage": _measure_stage,
+    "experiment": _try_experiment,
+    "ladder": _climb,
+    "launches": _map_launches,
+    "pace": _measure_pace,
+    "step": _describe_step,
+    "inputs": _describe_inputs,
+    "probe": _probe_batch,
+    "sweep": _sweep_batches,
+    "loader": _time_loader,
+}
+
+
+def main() -> None:
+    """Open a job, then answer requests until the parent has no more."""
+    keep_freed_memory()
+    parent = Parent()
+    context: Context | None = None
+    for kind, content in parent.requests():
+        # The one broad except: whatever a device or a user's code raises must end as one
+        # sentence in the report, and the parent replaces this process afterwards.
+        try:
+            if context is None:
+                asked = Job(**content)
+                opened = _open(asked)
+                answer = _describe(opened, source_sha256(asked.workload))
+                context = opened
+            else:
+                period = content.pop("energy_period_seconds")
+                work = Work(context, lambda *seen: parent.tell("progress", seen), period)
+                answer = REQUESTS[kind](work, **content)
+            parent.tell("done", answer)
+        except Exception as error:
+            if context is None and isinstance(error, (WorkloadError, DeviceError)):
+                parent.tell("refused", str(error))
+            else:
+                traceback.print_exc()
+                parent.tell("failed", _sentence(error))
+            return
+
+
+def _open(asked: Job) -> Context:
+    """Load the workload; what cannot be had raises WorkloadError or DeviceError."""
+    device = open_device(asked.device)
+    model = Path(asked.model) if asked.model else None
+    job = load(asked.workload, model)
+    job = as_evaluated(job, model, asked.torch_dtype, asked.max_new_tokens, asked.seed)
+    size_name, size = job.size(asked.size, device.kind)
+    if asked.data and not job.datasets:
+        raise WorkloadError(f"workload {job.name} has no datasets, so --data has no use")
+    usual = QUICK if device.is_cpu else FULL
+    return Context(
+        device=device,
+        workload=job,
+        size_name=size_name,
+        size=size,
+        effort=EFFORTS[asked.effort] if asked.effort else usual,
+        seed=asked.seed,
+        data=Path(asked.data) if asked.data else None,
+    )
+
+
+def _describe(context: Context, source: str) -> object:
+    """What will be measured where, and what can be asked about it."""
+    job, size = context.workload, context.size
+    facts = job.describe_data(size, context.data) if job.describe_data else None
+    parameters = context.count_parameters()
+    allocator = "the C library's own: it could not be told to keep freed memory"
+    if keep_freed_memory():
+        allocator = "freed memory is kept, as accelerators keep it"
+    machine = replace(probe(context.device.kind), allocator=Fact(allocator))
+    described = WorkloadFacts(
+        name=job.name,
+        size=context.size_name,
+        settings={
+            "batch_size": size.batch_size,
+            "sequence_length": size.sequence_length,
+            **size.shape,
+        },
+        parameters=parameters,
+        source_sha256=source,
+        data=DataFacts(**vars(facts)) if facts else None,
+        data_reason="" if facts else f"workload {job.name} does not describe its data",
+    )
+    return {
+        "machine": to_dict(machine),
+        "identities": [to_dict(each) for each in identities(context.device.kind)],
+        "workload": to_dict(described),
+        "effort": context.effort.name,
+        "is_fake": context.device.is_fake,
+        "evaluates": job.generation is not None,
+        "treatment": _describe_treatment(job.treatment() if job.treatment else None),
+    }
+
+
+def _describe_treatment(treatment: Treatment | None) -> object:
+    """What `optimize` can ask about."""
+    if treatment is None:
+        return None
+    ladder = treatment.ladder
+    patches = {key: dict(patch) for key, patch in ladder.patches.items()} if ladder else {}
+    return {
+        "experiments": [each.key for each in treatment.optimizations],
+        "mapped": list(treatment.mapped or (AS_IT_IS,)),
+        "has_best": treatment.best is not None,
+        "ladder": {"scope": ladder.scope, "patches": patches} if ladder else None,
+    }
 
 
 def _sentence(error: Exception) -> str:
     """What happened, in one line, with the place in the user's code where there is one."""
-    import torch
-
     text = one_sentence(str(error))
     if is_out_of_memory(error, torch.OutOfMemoryError):
         return f"out of memory: {text}; choose a smaller --size or batch"
-    place = _user_place(error)
-    return f"{type(error).__name__}: {text}{place}"
+    return f"{type(error).__name__}: {text}{_user_place(error)}"
 
 
 def _user_place(error: Exception) -> str:

@@ -13,7 +13,7 @@ from bench.planted.truth import CASES
 from diagnose.analyze.accuracy import Judged
 from diagnose.measure.accuracy import ask_tool
 from diagnose.measure.twins.cases import find_lines
-from diagnose.measure.twins.timing import CouldNotPace, time_twins
+from diagnose.measure.twins.timing import CouldNotTime, time_twins
 from diagnose.records.accuracy import AccuracyRecord
 from diagnose.render import store
 from diagnose.render.check import check
@@ -96,7 +96,7 @@ def test_wrong_usage_is_one_sentence(tmp_path: Path, words: Sequence[str], compl
 @pytest.mark.parametrize(
     ("said", "timeout", "reason"),
     [
-        ("silence", 60.0, "the tool ended with code 1 and wrote no answer: no steps were seen"),
+        ("silence", 60.0, "the tool exited with 1 (no steps were seen) and wrote no answer"),
         ("nonsense", 60.0, "the tool wrote an answer that cannot be read"),
         ({"cause": "magic"}, 60.0, "'magic' is not one of"),
         ({"cause": "sync", "gain_ci": [1.0]}, 60.0, "not enough values"),
@@ -156,8 +156,8 @@ def test_only_the_first_rank_is_paced(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("code", "step_seconds", "reason"),
     [
-        ("raise ValueError('no data')", 20.0, "ended with code 1 .*ValueError: no data"),
-        ("print('only one step')", 20.0, "ended with code 0 before its steps were done"),
+        ("raise ValueError('no data')", 20.0, r"exited with 1 .*ValueError: no data"),
+        ("print('only one step')", 20.0, "exited with 0 before its steps were done"),
         ("import time\ntime.sleep(600)", 0.2, "5 steps took over 1 s"),
     ],
 )
@@ -166,5 +166,5 @@ def test_a_script_that_fails_is_a_reason(
 ) -> None:
     script = tmp_path / "slow.py"
     script.write_text(code)
-    with pytest.raises(CouldNotPace, match=reason):
+    with pytest.raises(CouldNotTime, match=reason):
         pace(script, step_seconds=step_seconds)

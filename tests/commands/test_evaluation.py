@@ -16,7 +16,8 @@ import torch
 from diagnose.commands import evaluate, profile_accuracy
 from tests.support.alone_rank import run_here
 from tests.support.cli import ROOT, Outcome, started
-from tests.support.jobs.answers import COUNT, UNREADABLE, limit_memory
+from tests.support.jobs.answers import COUNT, UNREADABLE
+from tests.support.jobs.small import limit_memory
 from tests.support.model_directories import widen, write_text_model
 from tests.support.rank_jobs import finish, torchrun
 

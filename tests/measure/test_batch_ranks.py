@@ -2,53 +2,45 @@
 
 from __future__ import annotations
 
-import socket
 import subprocess
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 import pytest
 
-from diagnose.measure.batch_size import agree, pulse
+from diagnose.measure.batch_size import agree
 from diagnose.measure.batch_size.agree import Agreement
-from diagnose.measure.batch_size.finder import Finder
-from diagnose.measure.batch_size.plan import Wanted
 from diagnose.measure.ranks.job.rendezvous import Place
-from diagnose.measure.supervisor import CouldNotOpen, Job
+from diagnose.measure.session import CouldNotOpen
 from diagnose.records.batch_size import Probe
 from diagnose.records.header import Reading
+from tests.support.rank_jobs import find_free_port
 
 Told = TypeVar("Told")
-
-
-class Silent:
-    def opening(self) -> None: ...
-
-    def experiment_begins(self, key: str, done: int, planned: int) -> None: ...
-
-    def stage_progress(self, name: str, slots: int, seconds_per_step: float) -> None: ...
 
 
 @pytest.fixture
 def ranks(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Agreement]]:
     monkeypatch.setattr(agree, "REOPEN_SECONDS", 0.0)
     monkeypatch.setattr(agree, "FAREWELL_SECONDS", 1.0)
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    monkeypatch.setattr(agree, "BEAT_SECONDS", 0.05)
+    port = find_free_port()
     places = [Place(r, 2, r, 2, 0, 1, "127.0.0.1", port, "0", False) for r in range(2)]
     agreed = [Agreement(place, probe_seconds=1.0) for place in places]
     yield agreed
     for each in agreed:
-        each._pulse.stop()
+        each.stop()
 
 
 def at_once(first: Callable[[], Told], second: Callable[[], Told]) -> tuple[Told, Told]:
     with ThreadPoolExecutor(2) as pool:
         told = [pool.submit(first), pool.submit(second)]
         return told[0].result(), told[1].result()
+
+
+def agree_once(ranks: list[Agreement]) -> None:
+    at_once(lambda: ranks[0].agree(fitting(1)), lambda: ranks[1].agree(fitting(1)))
 
 
 def complaint(speak: Callable[[], object]) -> str:
@@ -80,19 +72,18 @@ def test_unequal_batches_are_refused(ranks: list[Agreement]) -> None:
     }
 
 
-def test_a_lost_rank_ends_the_wait_of_the_others(ranks: list[Agreement]) -> None:
-    at_once(lambda: ranks[0].agree(fitting(1)), lambda: ranks[1].agree(fitting(1)))
-    assert complaint(lambda: ranks[0].agree(fitting(2))) == "rank 1 gave no answer within 1 s"
-    ranks[0].close()
-
-
-def test_a_lost_first_rank_ends_the_wait_of_the_others(ranks: list[Agreement]) -> None:
-    assert complaint(lambda: ranks[1].agree(fitting(1))) == "rank 0 gave no answer within 1 s"
+@pytest.mark.parametrize("waiting", [0, 1])
+def test_a_rank_without_an_answer_ends_the_wait_of_the_other(
+    ranks: list[Agreement], waiting: int
+) -> None:
+    agree_once(ranks)
+    lost = f"rank {1 - waiting} gave no answer within 1 s"
+    assert complaint(lambda: ranks[waiting].agree(fitting(2))) == lost
 
 
 def test_a_store_that_is_gone_ends_the_wait_of_the_others(ranks: list[Agreement]) -> None:
     keeper = ranks.pop(0)
-    keeper._pulse.stop()
+    keeper.stop()
     del keeper  # and with it the store
     assert complaint(lambda: ranks[0].agree(fitting(1))) == (
         "the store of the job is gone: rank 0 has ended or is out of reach"
@@ -103,11 +94,9 @@ def test_a_rank_that_falls_silent_is_missed(
     ranks: list[Agreement], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As one on another host would: its process cannot be looked up, only its beats are missing."""
-    monkeypatch.setattr(pulse, "SILENCE_SECONDS", 0.3)
-    monkeypatch.setattr(pulse, "BEAT_SECONDS", 0.05)
-    at_once(lambda: ranks[0].agree(fitting(1)), lambda: ranks[1].agree(fitting(1)))
-    assert ranks[0].find_end() == ""
-    ranks[1]._pulse.stop()
+    monkeypatch.setattr(agree, "SILENCE_SECONDS", 0.3)
+    agree_once(ranks)
+    ranks[1].stop()
     ranks[0]._patience = 60.0
     assert complaint(lambda: ranks[0].agree(fitting(2))) == (
         "rank 1 is gone: no sign of life for 0.3 s; its process is stopped, or its host or link "
@@ -117,14 +106,11 @@ def test_a_rank_that_falls_silent_is_missed(
 
 def test_an_interrupted_rank_names_the_one_that_died(ranks: list[Agreement]) -> None:
     """torchrun interrupts the others; only then is it of interest whether one is gone."""
-    while 1 not in ranks[0]._pulse._signs:
-        time.sleep(0.01)
-    finder = Finder(Job(), Wanted(), Silent(), ranks[0], ranks=2)
-    with pytest.raises(KeyboardInterrupt), finder:
+    agree_once(ranks)
+    with pytest.raises(KeyboardInterrupt), ranks[0]:
         raise KeyboardInterrupt
     ended = subprocess.Popen(["true"])
-    ended.wait()
-    ranks[0]._pulse._signs[1].pid = ended.pid
-    with pytest.raises((CouldNotOpen, KeyboardInterrupt)) as caught, finder:
+    ended.wait(timeout=10)
+    ranks[0]._processes[1] = ended.pid
+    with pytest.raises(CouldNotOpen, match="rank 1 is gone: its process has ended"), ranks[0]:
         raise KeyboardInterrupt
-    assert str(caught.value) == "rank 1 is gone: its process has ended"

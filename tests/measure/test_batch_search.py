@@ -35,7 +35,7 @@ from diagnose.measure.batch_size.plan import (
 )
 from diagnose.measure.batch_size.search import probes_allowed, search
 from diagnose.measure.ranks.job.rendezvous import Place
-from diagnose.measure.supervisor import Refused
+from diagnose.measure.session import Refused
 from diagnose.records.batch_size import Probe, fit_memory, largest_fitting, smallest_failing
 from diagnose.records.header import Reading
 

@@ -22,7 +22,7 @@ from diagnose.measure.optimize.experiment import (
     wide_enough_rule,
 )
 from diagnose.measure.optimize.optimizer import EXPERIMENT_KEYS, choose
-from diagnose.measure.supervisor import Refused
+from diagnose.measure.session import Refused
 from diagnose.records.experiments import Comparison
 from diagnose.workload import Lab, Optimization, Side, Size, Trial
 from tests.support.records.parts import machine

@@ -1,11 +1,13 @@
 """Which batch fits on every rank? All try the same one, and the least of the answers holds for all.
 
 The ranks leave their answers in the store of the job and never meet in a collective, so a rank
-that is out of memory cannot make another one wait for ever, and one that is gone is soon missed.
+that is out of memory cannot make another one wait for ever. One that is gone is soon missed: on
+this host its process has ended, on another one its heartbeat in the store stops.
 """
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import json
 import os
@@ -13,28 +15,34 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, TypeVar
+from types import TracebackType
+from typing import TypeVar
 
-from diagnose.measure.batch_size.pulse import Pulse
-from diagnose.measure.ranks.job.rendezvous import Place, open_rooms, open_store
-from diagnose.measure.supervisor import CouldNotOpen
+from diagnose.measure.ranks.job.rendezvous import (
+    Place,
+    Questions,
+    is_sibling,
+    open_rooms,
+    open_store,
+)
+from diagnose.measure.session import CouldNotOpen
 from diagnose.records.batch_size import Probe
 from diagnose.records.codec import from_dict, to_dict
 from diagnose.records.header import Reading
-
-if TYPE_CHECKING:
-    from torch.distributed.distributed_c10d import Store
 
 # A rank whose probe broke down first loads torch and its workload again.
 REOPEN_SECONDS = 120.0
 RENDEZVOUS_SECONDS = 120.0
 LOOK_SECONDS = 0.05
-# A store that does not answer for so long is out of reach: a dead host or a cut link.
-STORE_SECONDS = 5.0
-Content = dict[str, object]
-Told = TypeVar("Told")
 # The last words are already there; this is for a slow network.
 FAREWELL_SECONDS = 10.0
+BEAT_SECONDS = 1.0
+# A busy host may let some beats fall out; nobody should wait longer for a rank that is gone.
+SILENCE_SECONDS = 20.0
+
+Content = dict[str, object]
+Answer = TypeVar("Answer")
+Told = TypeVar("Told", Reading, Probe)
 
 
 class Disagreement(Exception):
@@ -50,106 +58,133 @@ class Agreement:
 
     def __init__(self, place: Place, probe_seconds: float) -> None:
         self._place = place
-        self._store: Store = open_rooms(place, open_store(place, RENDEZVOUS_SECONDS), "batch-size")
-        # Rank 0 hears all others, which hear only it.
-        others = range(1, place.world_size) if place.rank == 0 else (0,)
-        self._pulse = Pulse(place, self._store, others)
+        self._store = open_rooms(place, open_store(place, RENDEZVOUS_SECONDS), "batch-size")
+        self._questions = Questions()
         self._patience = probe_seconds + REOPEN_SECONDS
         self._count = 0
+        # Of every rank that was heard: its process, if it can be seen from here.
+        self._processes: dict[int, int | None] = {}
+        self._ask(lambda: self._store.set(f"process/{place.rank}", f"{place.node} {os.getpid()}"))
+        self._ended = threading.Event()
+        # In a thread of its own: the rank itself waits for a probe, for minutes at times.
+        self._heart = threading.Thread(target=self._beat, daemon=True, name="heartbeat")
+        self._heart.start()
+        # A thread that is still inside torch when Python ends would abort the process.
+        atexit.register(self.stop)
+
+    def __enter__(self) -> Agreement:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: object, trace: TracebackType | None
+    ) -> None:
+        if kind is None:
+            self.close()
+        elif kind is KeyboardInterrupt:
+            # torchrun interrupts all ranks when one has died, and the user wants to know which.
+            for rank in self._processes:
+                if self._has_ended(rank):
+                    raise CouldNotOpen(_gone(rank)) from None
 
     def agree_on_memory(self, available: Reading) -> Reading:
         """The least of all ranks, from which all must guess the same batch."""
-
-        def decide(heard: Sequence[Content]) -> Content:
-            readings = [from_dict(Reading, each, "available") for each in heard]
-            return to_dict(least_available(readings))
-
-        verdict = self._exchange("available", to_dict(available), decide)
-        return from_dict(Reading, verdict, "available")
+        return self._exchange("available", available, least_available)
 
     def agree(self, probe: Probe) -> Probe:
         """What holds for all ranks; CouldNotOpen if one of them has left."""
         self._count += 1
-        room = f"probe/{self._count}"
-
-        def decide(heard: Sequence[Content]) -> Content:
-            return to_dict(combine([from_dict(Probe, each, "probe") for each in heard]))
-
-        return from_dict(Probe, self._exchange(room, to_dict(probe), decide), "probe")
-
-    def find_end(self) -> str:
-        """Which rank has ended, as far as this one can tell; empty while all are there."""
-        return self._pulse.find_any_end()
-
-    def _exchange(
-        self, room: str, mine: Content, decide: Callable[[Sequence[Content]], Content]
-    ) -> Content:
-        """What rank 0 decides from the contents of all."""
-        self._say(f"{room}/{self._place.rank}", mine)
-        if self._place.rank == 0:
-            self._say(f"{room}/verdict", self._hear_all(room, decide))
-        # Rank 0 may itself wait for a lost rank, so the others wait a little longer.
-        try:
-            verdict = self._hear(f"{room}/verdict", 0, self._patience + FAREWELL_SECONDS)
-        except _Lost as error:
-            raise CouldNotOpen(str(error)) from None
-        if "lost" in verdict:
-            self.close()
-            raise CouldNotOpen(str(verdict["lost"]))
-        return verdict
-
-    def _hear_all(self, room: str, decide: Callable[[Sequence[Content]], Content]) -> Content:
-        deadline = time.monotonic() + self._patience
-        try:
-            return decide(
-                [
-                    self._hear(f"{room}/{rank}", rank, deadline - time.monotonic())
-                    for rank in range(self._place.world_size)
-                ]
-            )
-        except (_Lost, Disagreement) as error:
-            return {"lost": str(error)}
+        return self._exchange(f"probe/{self._count}", probe, combine)
 
     def close(self) -> None:
         """Rank 0 may keep the store, so it leaves last."""
-        self._pulse.stop()
+        self.stop()
         self._say(f"bye/{self._place.rank}", {})
         if self._place.rank == 0:
             deadline = time.monotonic() + FAREWELL_SECONDS
             for rank in range(self._place.world_size):
                 with contextlib.suppress(_Lost):
-                    self._hear(f"bye/{rank}", rank, deadline - time.monotonic())
+                    self._hear(f"bye/{rank}", rank, deadline)
+
+    def stop(self) -> None:
+        """Let the heart stand still."""
+        atexit.unregister(self.stop)
+        self._ended.set()
+        self._heart.join(BEAT_SECONDS)
+
+    def _beat(self) -> None:
+        with contextlib.suppress(RuntimeError):  # the store is gone, which others will tell
+            while not self._ended.is_set():
+                self._store.add(f"beats/{self._place.rank}", 1)
+                self._ended.wait(BEAT_SECONDS)
+
+    def _exchange(self, room: str, mine: Told, decide: Callable[[Sequence[Told]], Told]) -> Told:
+        """What rank 0 decides from what all say: it hears all others, and they hear only it."""
+        self._say(f"{room}/{self._place.rank}", to_dict(mine))
+        deadline = time.monotonic() + self._patience
+        if self._place.rank == 0:
+            ranks = range(self._place.world_size)
+            try:
+                heard = [self._hear(f"{room}/{rank}", rank, deadline) for rank in ranks]
+                told = [from_dict(type(mine), each, room) for each in heard]
+                self._say(f"{room}/verdict", to_dict(decide(told)))
+            except (_Lost, Disagreement) as error:
+                self._say(f"{room}/verdict", {"lost": str(error)})
+        # Rank 0 may itself wait for a lost rank, so the others wait a little longer.
+        try:
+            verdict = self._hear(f"{room}/verdict", 0, deadline + FAREWELL_SECONDS)
+        except _Lost as error:
+            raise CouldNotOpen(str(error)) from None
+        if "lost" in verdict:
+            self.close()
+            raise CouldNotOpen(str(verdict["lost"]))
+        return from_dict(type(mine), verdict, room)
 
     def _say(self, key: str, content: Content) -> None:
         self._ask(lambda: self._store.set(key, json.dumps(content)))
 
-    def _hear(self, key: str, rank: int, seconds: float) -> Content:
+    def _hear(self, key: str, rank: int, deadline: float) -> Content:
         """What that rank says; _Lost as soon as it has ended, or when it says nothing."""
-        deadline = time.monotonic() + seconds
+        beats, last_beat = 0, 0.0
         while not self._ask(lambda: self._store.check([key])):
-            end = self._pulse.find_end(rank)
-            if end:
-                raise _Lost(end)
-            if time.monotonic() > deadline:
+            now, count = time.monotonic(), self._ask(lambda: self._store.add(f"beats/{rank}", 0))
+            if count != beats:
+                beats, last_beat = count, now
+                self._find_process(rank)
+            if self._has_ended(rank):
+                raise _Lost(_gone(rank))
+            if beats and now - last_beat > SILENCE_SECONDS:
+                raise _Lost(
+                    f"rank {rank} is gone: no sign of life for {SILENCE_SECONDS:g} s; its process "
+                    "is stopped, or its host or link is down"
+                )
+            if now > deadline:
                 raise _Lost(f"rank {rank} gave no answer within {self._patience:g} s")
             time.sleep(LOOK_SECONDS)
+        self._find_process(rank)
         heard: Content = json.loads(self._ask(lambda: self._store.get(key)))
         return heard
 
-    def _ask(self, work: Callable[[], Told]) -> Told:
-        """The store's answer. In a thread: across a link that was cut, one may never come."""
-        answers: list[Told] = []
+    def _find_process(self, rank: int) -> None:
+        """Of a rank that was heard: the first that it says is which process it is."""
+        if rank not in self._processes:
+            told = self._ask(lambda: self._store.get(f"process/{rank}"))
+            node, pid = map(int, told.split())
+            is_here = node == self._place.node and is_sibling(pid)
+            self._processes[rank] = pid if is_here else None
 
-        def try_it() -> None:
-            with contextlib.suppress(RuntimeError):  # whatever the store raises, it is gone
-                answers.append(work())
+    def _has_ended(self, rank: int) -> bool:
+        pid = self._processes.get(rank)
+        return pid is not None and not is_sibling(pid)
 
-        question = threading.Thread(target=try_it, daemon=True, name="store-question")
-        question.start()
-        question.join(STORE_SECONDS)
+    def _ask(self, work: Callable[[], Answer]) -> Answer:
+        answers = self._questions.ask(work)
         if not answers:
             raise CouldNotOpen("the store of the job is gone: rank 0 has ended or is out of reach")
         return answers[0]
+
+
+def _gone(rank: int) -> str:
+    return f"rank {rank} is gone: its process has ended"
 
 
 def combine(answers: Sequence[Probe]) -> Probe:

@@ -8,7 +8,7 @@ from math import inf
 
 from diagnose.measure.batch_size.judge import MOST_SHARE
 from diagnose.measure.batch_size.search import LARGEST_BATCH
-from diagnose.measure.supervisor import Refused
+from diagnose.measure.session import Refused
 from diagnose.records.batch_size import (
     Estimate,
     Probe,

@@ -24,7 +24,7 @@ from diagnose.measure.evaluation.opening import Evaluation, in_one_line, open_ev
 from diagnose.measure.evaluation.partial import Part, finished_path, keep_only, share_of
 from diagnose.measure.ranks.job.member import Member
 from diagnose.measure.ranks.job.rendezvous import Refusal
-from diagnose.measure.supervisor import Refused
+from diagnose.measure.session import Refused
 from diagnose.records.codec import from_dict, to_dict
 from diagnose.records.evaluation import Fallback
 from diagnose.records.evaluation_options import (

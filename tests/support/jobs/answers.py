@@ -9,7 +9,6 @@ question and when it takes for ever: "cp 2" the second time that it is asked.
 from __future__ import annotations
 
 import os
-import resource
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -31,6 +30,7 @@ from diagnose.workload import (
     Workload,
     WorkloadError,
 )
+from tests.support.jobs.small import limit_memory
 
 COUNT = 11
 PAD = 0
@@ -87,13 +87,6 @@ def open_generator(
     if "ANSWERS_ROOM" in os.environ:
         limit_memory(int(os.environ["ANSWERS_ROOM"]))
     return FakeGenerator()
-
-
-def limit_memory(room: int) -> None:
-    """No more than so many bytes beside those that the process has."""
-    pages = int(Path("/proc/self/statm").read_text().split()[0])
-    limit = pages * resource.getpagesize() + room
-    resource.setrlimit(resource.RLIMIT_AS, (limit, resource.RLIM_INFINITY))
 
 
 def open_questions(data: Path | None, count: int) -> list[Question]:

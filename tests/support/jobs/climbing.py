@@ -7,21 +7,19 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 import torch
-from torch import Tensor, nn
 
 from diagnose.workload import (
     Fact,
     Lab,
     Ladder,
-    Network,
     OpenTrial,
     Optimization,
     Side,
     Size,
     Treatment,
     Trial,
-    Workload,
 )
+from tests.support.jobs.small import small_job
 
 SCOPE = "training epoch"
 # What each change takes from an epoch, in seconds; far apart, so that any machine orders them.
@@ -63,19 +61,4 @@ TREATMENT = Treatment(
 )
 
 
-def build(size: Size) -> nn.Module:
-    return nn.Linear(2, 2)
-
-
-def loss(model: nn.Module, batch: Tensor) -> Tensor:
-    result: Tensor = model(batch).square().mean()
-    return result
-
-
-WORKLOAD = Workload(
-    name="climbing",
-    sizes={"small": Size(2)},
-    model=Network(build=build, loss=loss),
-    synthetic_batch=lambda size, device: torch.ones(size.batch_size, 2, device=device),
-    treatment=lambda: TREATMENT,
-)
+WORKLOAD = small_job("climbing", Size(2), treatment=lambda: TREATMENT)

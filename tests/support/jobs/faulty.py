@@ -6,7 +6,6 @@ Inference and loading stay healthy, so a test can see that the other stages stil
 from __future__ import annotations
 
 import os
-import resource
 import signal
 import time
 from collections.abc import Iterator
@@ -16,19 +15,11 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import Dataset, IterableDataset, TensorDataset, get_worker_info
 
-from diagnose.workload import Network, Size, Workload
+from diagnose.workload import Size
+from tests.support.jobs.small import WIDTH, exhaust_memory, small_job, square
 
 FAULT = os.environ.get("FAULT", "")
-WIDTH = 8
 steps = 0
-
-
-def exhaust_memory() -> Tensor:
-    """A real refusal of the operating system, at what the process has now and a little more."""
-    pages = int(Path("/proc/self/statm").read_text().split()[0])
-    limit = pages * resource.getpagesize() + 64 * 2**20
-    resource.setrlimit(resource.RLIMIT_AS, (limit, resource.RLIM_INFINITY))
-    return torch.empty(2**28)
 
 
 def misbehave() -> None:
@@ -52,7 +43,7 @@ def loss(model: nn.Module, batch: Tensor) -> Tensor:
     wait_here("training" if model.training else "inference")
     if model.training:
         misbehave()
-    result: Tensor = model(batch).square().mean()
+    result = square(model, batch)
     if FAULT == "dict":
         return {"loss": result}  # type: ignore[return-value]
     return result * torch.nan if FAULT == "nan" else result
@@ -96,10 +87,6 @@ def open_rows(size: Size, data: Path | None) -> Dataset[Tensor]:
     return Rows()
 
 
-WORKLOAD = Workload(
-    name="faulty",
-    sizes={"only": Size(batch_size=4)},
-    model=Network(build=build, loss=loss),
-    synthetic_batch=lambda size, device: torch.ones(size.batch_size, WIDTH, device=device),
-    datasets={"dataset": open_rows},
+WORKLOAD = small_job(
+    "faulty", Size(batch_size=4), build=build, loss=loss, datasets={"dataset": open_rows}
 )

@@ -8,12 +8,13 @@ from torch import nn
 
 from bench.textgen.workload import WORKLOAD as TEXTGEN
 from diagnose.workload import Size
-from tests.support.jobs.sized import limit_memory
+from tests.support.jobs.sized import ROOM_BYTES
+from tests.support.jobs.small import limit_memory
 
 
 def build(size: Size) -> nn.Module:
     model = TEXTGEN.model.build(size)
-    limit_memory()
+    limit_memory(ROOM_BYTES)
     return model
 
 

@@ -21,7 +21,8 @@ from diagnose.measure.machine.device import open_device
 from diagnose.measure.stages.plan import Context
 from diagnose.records.batch_size import Probe
 from diagnose.records.codec import to_dict
-from tests.support.jobs.sized import WORKLOAD, limit_memory_to
+from tests.support.jobs.sized import WORKLOAD
+from tests.support.jobs.small import limit_memory
 
 MIB = 2**20
 
@@ -38,7 +39,7 @@ def answer(context: Context, nbytes: int) -> dict[str, object]:
     if context.device.is_cpu:
         # The limit before was a guard of its own; only then is the new one what counts.
         resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY,) * 2)
-        limit_memory_to(nbytes)
+        limit_memory(nbytes)
     else:
         torch.get_device_module(context.device.kind).set_limit_bytes(nbytes)
     available = read_available(context, 1)

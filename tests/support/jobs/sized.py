@@ -6,20 +6,20 @@ FAULT names what its step does from batch FROM on. It has max_crops, which multi
 from __future__ import annotations
 
 import os
-import resource
 import signal
 import time
-from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 
-from diagnose.workload import Network, Size, Workload
+from diagnose.workload import Size
+from tests.support.jobs.small import WIDTH, limit_memory, small_job
 
 FAULT = os.environ.get("FAULT", "")
 FROM = int(os.environ.get("FROM", "1"))
-WIDTH = 8
 PER_SAMPLE = int(os.environ.get("PER_SAMPLE", 2**20))
+# What its process may take beyond what it has, if that is to be limited.
+ROOM_BYTES = int(os.environ.get("ROOM_BYTES", "0"))
 
 
 class Widening(torch.autograd.Function):
@@ -38,21 +38,9 @@ class Widening(torch.autograd.Function):
         return result
 
 
-def limit_memory() -> None:
-    room = int(os.environ.get("ROOM_BYTES", "0"))
-    if room:
-        limit_memory_to(room)
-
-
-def limit_memory_to(room: int) -> None:
-    """What the process has now and so much more, as a container or `ulimit -v` would say."""
-    pages = int(Path("/proc/self/statm").read_text().split()[0])
-    limit = pages * resource.getpagesize() + room
-    resource.setrlimit(resource.RLIMIT_AS, (limit, resource.RLIM_INFINITY))
-
-
 def build(size: Size) -> nn.Module:
-    limit_memory()
+    if ROOM_BYTES:
+        limit_memory(ROOM_BYTES)
     return nn.Linear(WIDTH, WIDTH)
 
 
@@ -69,14 +57,4 @@ def loss(model: nn.Module, batch: Tensor) -> Tensor:
     return hidden.square().mean()
 
 
-def synthetic_batch(size: Size, device: torch.device) -> Tensor:
-    rows = size.batch_size * size.shape["max_crops"]
-    return torch.ones(rows, WIDTH, device=device)
-
-
-WORKLOAD = Workload(
-    name="sized",
-    sizes={"only": Size(batch_size=4, shape={"max_crops": 1})},
-    model=Network(build=build, loss=loss),
-    synthetic_batch=synthetic_batch,
-)
+WORKLOAD = small_job("sized", Size(batch_size=4, shape={"max_crops": 1}), build=build, loss=loss)

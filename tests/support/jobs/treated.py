@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import os
-import resource
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 
-from diagnose.workload import Lab, Network, Optimization, Side, Size, Treatment, Trial, Workload
+from diagnose.workload import Lab, Optimization, Side, Size, Treatment, Trial
+from tests.support.jobs.small import WIDTH, exhaust_memory, small_job
 
-WIDTH = 8
 weight = torch.zeros(WIDTH)
 
 
@@ -27,14 +25,6 @@ def fail() -> None:
 
 def drift() -> None:
     weight.add_(1.0)
-
-
-def exhaust_memory() -> None:
-    """A real refusal of the operating system, at what the process has now and a little more."""
-    pages = int(Path("/proc/self/statm").read_text().split()[0])
-    limit = pages * resource.getpagesize() + 64 * 2**20
-    resource.setrlimit(resource.RLIMIT_AS, (limit, resource.RLIM_INFINITY))
-    torch.empty(2**28)
 
 
 def vanish() -> None:
@@ -70,23 +60,10 @@ TREATMENT = Treatment(
 )
 
 
-def build(size: Size) -> nn.Module:
-    return nn.Linear(WIDTH, WIDTH)
-
-
 def loss(model: nn.Module, batch: Tensor) -> Tensor:
+    """Its own: its launches are mapped to this file."""
     result: Tensor = model(batch).square().mean()
     return result
 
 
-def synthetic_batch(size: Size, device: torch.device) -> Tensor:
-    return torch.ones(size.batch_size, WIDTH, device=device)
-
-
-WORKLOAD = Workload(
-    name="treated",
-    sizes={"small": Size(2)},
-    model=Network(build=build, loss=loss),
-    synthetic_batch=synthetic_batch,
-    treatment=lambda: TREATMENT,
-)
+WORKLOAD = small_job("treated", Size(2), loss=loss, treatment=lambda: TREATMENT)

@@ -1,13 +1,15 @@
 """What breaks a rank on purpose? Python runs this first in every process that has it on its path.
 
 FAULT is "kind rank bytes": in the process of that rank, the first timed all-reduce of so many
-bytes does the thing. "version" acts before the program begins.
+bytes does the thing.
 """
 
 from __future__ import annotations
 
 import os
+import signal
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +17,12 @@ from typing import Any
 CALLS_BEFORE = 6
 
 
-def _parent_of(pid: int) -> int:
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+def _torchrun() -> int:
+    fields = Path(f"/proc/{os.getppid()}/stat").read_text().rpartition(")")[2].split()
     return int(fields[1])
 
 
-def _exhaust_memory() -> None:
+def _exhaust_memory(buffer: Any) -> None:
     import resource
 
     import torch
@@ -30,39 +32,34 @@ def _exhaust_memory() -> None:
     torch.ones(2**28)
 
 
-def _do(kind: str, buffer: Any) -> None:
-    import signal
-    import time
-
-    if kind == "kill":
-        os.kill(os.getpid(), signal.SIGKILL)
-    elif kind == "stop":
-        os.kill(os.getpid(), signal.SIGSTOP)
-    elif kind == "kill supervisor":
-        os.kill(os.getppid(), signal.SIGKILL)
-    elif kind == "stop supervisor":
-        os.kill(os.getppid(), signal.SIGSTOP)
-    elif kind == "interrupt torchrun":
-        os.kill(_parent_of(os.getppid()), signal.SIGINT)
-        time.sleep(1000)  # or all would be done before anybody looks
-    elif kind == "interrupt supervisor":
-        os.kill(os.getppid(), signal.SIGINT)
-        time.sleep(1000)
-    elif kind == "sleep":
-        time.sleep(1000)
-    elif kind == "memory":
-        _exhaust_memory()
-    elif kind == "corrupt":
-        buffer[7] += 1
+def _corrupt(buffer: Any) -> None:
+    buffer[7] += 1
 
 
-def _arm(kind: str, nbytes: int) -> None:
-    import torch
+def _send(number: signal.Signals, find: Callable[[], int]) -> Callable[[Any], None]:
+    def send(buffer: Any) -> None:
+        os.kill(find(), number)
+        if number == signal.SIGINT:
+            signal.pause()  # or all would be done before anybody looks
+
+    return send
+
+
+FAULTS: dict[str, Callable[[Any], None]] = {
+    "kill": _send(signal.SIGKILL, os.getpid),
+    "stop": _send(signal.SIGSTOP, os.getpid),
+    "kill supervisor": _send(signal.SIGKILL, os.getppid),
+    "stop supervisor": _send(signal.SIGSTOP, os.getppid),
+    "interrupt supervisor": _send(signal.SIGINT, os.getppid),
+    "interrupt torchrun": _send(signal.SIGINT, _torchrun),
+    "memory": _exhaust_memory,
+    "corrupt": _corrupt,
+}
+
+
+def _arm(fault: Callable[[Any], None], nbytes: int) -> None:
     import torch.distributed as dist
 
-    if kind == "version":
-        torch.__version__ = torch.__version__.__class__("9.9.9")
-        return
     reduce = dist.all_reduce
     calls = 0
 
@@ -72,17 +69,13 @@ def _arm(kind: str, nbytes: int) -> None:
         if buffer.numel() * buffer.element_size() == nbytes:
             calls += 1
             if calls == CALLS_BEFORE:
-                _do(kind, buffer)
+                fault(buffer)
         return result
 
     dist.all_reduce = all_reduce  # type: ignore[assignment]
 
 
-def _is_member() -> bool:
-    return "diagnose.measure.ranks.job.member" in sys.orig_argv
-
-
-if "FAULT" in os.environ and _is_member():
+if "FAULT" in os.environ and "diagnose.measure.ranks.job.member" in sys.orig_argv:
     _kind, _rank, _nbytes = os.environ["FAULT"].rsplit(" ", 2)
     if os.environ["RANK"] == _rank:
-        _arm(_kind, int(_nbytes))
+        _arm(FAULTS[_kind], int(_nbytes))

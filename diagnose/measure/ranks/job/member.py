@@ -1,17 +1,13 @@
 """Who is a rank? The process that does the collective work, and what a program sees of it.
 
-One request comes as a JSON line on standard input; results go as JSON lines to a pipe of their
-own, so that whatever a library prints cannot be mistaken for a result. A program is a module of
-this package with `run(member, request)`. It must call `at` before anything that takes longer
-than a moment: a rank that is silent for longer than the time-out is taken for hung.
+A program is a module with `run(member, request)`. It must call `at` before anything that takes
+longer than a moment: a rank that is silent for longer than the time-out is taken for hung.
 """
 
 from __future__ import annotations
 
 import importlib
-import json
 import os
-import signal
 import sys
 import time
 import traceback
@@ -19,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, NoReturn, TextIO
+from typing import Any, NoReturn
 
 import torch
 import torch.distributed as dist
@@ -29,7 +25,7 @@ from diagnose.measure.machine.allocator import keep_freed_memory
 from diagnose.measure.machine.describe import ROOT, count_cores, identities, probe, read_cpu_model
 from diagnose.measure.machine.device import Device, DeviceError, open_device
 from diagnose.measure.machine.out_of_memory import is_out_of_memory
-from diagnose.measure.process import die_with_parent
+from diagnose.measure.process import Parent
 from diagnose.measure.ranks.job.ends import Kind
 from diagnose.measure.ranks.job.rendezvous import (
     NoRendezvous,
@@ -63,7 +59,7 @@ class Member:
     """One rank at work, as its program sees it."""
 
     def __init__(
-        self, place: Place, device: Device, backend: str, timeout_seconds: float, lines: TextIO
+        self, place: Place, device: Device, backend: str, timeout_seconds: float, parent: Parent
     ) -> None:
         self.rank = place.rank
         self.local_rank = place.local_rank
@@ -76,7 +72,7 @@ class Member:
         self.timeout_seconds = timeout_seconds
         self.where = "start"
         self._said = time.monotonic()
-        self._lines = lines
+        self._parent = parent
         # NCCL moves nothing that lives in host memory, so words and times have their own group.
         self._words = dist.new_group(backend="gloo", timeout=timedelta(seconds=timeout_seconds))
 
@@ -84,7 +80,7 @@ class Member:
         """Say where this rank is: what goes on from "during the ..."."""
         self.where = text
         self._said = time.monotonic()
-        _write(self._lines, "at", text)
+        self._parent.tell("at", text)
 
     def still(self) -> None:
         """Say that this rank is still where it was; costs nothing most of the time."""
@@ -94,7 +90,7 @@ class Member:
     def emit(self, kind: str, content: object) -> None:
         """Hand a result to the supervisor. Only rank 0 speaks: its record is the job's."""
         if self.rank == 0:
-            _write(self._lines, kind, content)
+            self._parent.tell(kind, content)
 
     def gather(self, values: Sequence[float]) -> list[list[float]]:
         """The values of every rank, as [rank][sample], on every rank."""
@@ -127,42 +123,37 @@ class _Order:
 
 def main() -> NoReturn:
     """Be one rank until its program ends; never wait for a library's tidy end."""
-    die_with_parent()
     keep_freed_memory()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the supervisor's to handle
-    lines = os.fdopen(int(sys.argv[1]), "w", buffering=1)
-    order = _Order(**json.loads(sys.stdin.readline()))
+    parent = Parent()
+    _, content = next(parent.requests())
+    order = _Order(**content)
     member: Member | None = None
     # The one broad except: whatever a backend or a model raises must end as one sentence.
     try:
-        member = _join(order, lines)
-        _tell_ready(member)
+        member = _join(order, parent)
+        # Every supervisor must know the backend, so this one line is not only rank 0's to say.
+        parent.tell("ready", _describe(member))
         program = importlib.import_module(order.program)
         program.run(member, order.request)
         # Rank 0 may keep the store, so nobody leaves before all are done.
         member.at("end")
         member.barrier()
-        _write(lines, "end", {"kind": "done"})
+        parent.tell("end", {"kind": "done"})
         code = 0
     except Exception as error:
         traceback.print_exc()
         kind, reason = describe_error(error, order.timeout_seconds)
         where = member.where if member else "rendezvous"
-        _write(lines, "end", {"kind": kind, "reason": reason, "where": where})
+        parent.tell("end", {"kind": kind, "reason": reason, "where": where})
         code = 1
     sys.stderr.flush()
     # A process group whose peers are gone can block its own destructor.
     os._exit(code)
 
 
-def _write(lines: TextIO, kind: str, content: object) -> None:
-    lines.write(json.dumps({kind: content}, allow_nan=False) + "\n")
-    lines.flush()
-
-
-def _join(order: _Order, lines: TextIO) -> Member:
+def _join(order: _Order, parent: Parent) -> Member:
     """Find the others and make the process group."""
-    _write(lines, "at", "rendezvous")
+    parent.tell("at", "rendezvous")
     place = read_place()
     device = _open_own_device(order.request.get("device"), place)
     backend = choose_backend(order.request.get("backend"), device)
@@ -179,7 +170,7 @@ def _join(order: _Order, lines: TextIO) -> Member:
             timeout=timedelta(seconds=seconds),
             device_id=None if device.is_cpu or backend == "gloo" else device.torch,
         )
-        member = Member(place, device, backend, seconds, lines)
+        member = Member(place, device, backend, seconds, parent)
         member.barrier()
     return member
 
@@ -220,7 +211,7 @@ def choose_backend(asked: str | None, device: Device) -> str:
     return backend
 
 
-def _tell_ready(member: Member) -> None:
+def _describe(member: Member) -> dict[str, Any]:
     """Where every rank runs, before anything is measured; the machine is that of rank 0."""
     device = member.device
     seen = identities(device.kind)
@@ -235,18 +226,14 @@ def _tell_ready(member: Member) -> None:
         torch_version=str(torch.__version__),
         threads=torch.get_num_threads(),
     )
-    machine = to_dict(probe(device.kind)) if member.rank == 0 else None
-    ranks = member.gather_objects(to_dict(rank))
-    content = {
-        "ranks": ranks,
-        "machine": machine,
+    return {
+        "machine": to_dict(probe(device.kind)) if member.rank == 0 else None,
+        "ranks": member.gather_objects(to_dict(rank)),
         "identities": [to_dict(each) for each in seen],
         "backend": member.backend,
         "nodes": member.nodes,
         "is_fake": device.is_fake,
     }
-    # Every supervisor must know the backend, so this one line is not only rank 0's to say.
-    _write(member._lines, "ready", content)
 
 
 def read_numa_node(is_cpu: bool, pci_bus_id: str | None, root: Path = ROOT) -> Reading:

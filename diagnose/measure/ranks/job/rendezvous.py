@@ -8,16 +8,22 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
     from torch.distributed.distributed_c10d import Store
 
 _LARGEST_PORT = 2**16 - 1
+# A store that does not answer for so long is out of reach: a dead host or a cut link.
+STORE_SECONDS = 5.0
+
+Answer = TypeVar("Answer")
 
 
 class Refusal(Exception):
@@ -167,6 +173,38 @@ def _hear(store: Store, key: str, seconds: float) -> dict[str, Any] | None:
         return None
     heard: dict[str, Any] = json.loads(store.get(key))
     return heard
+
+
+class Questions:
+    """Asks the store in a thread: across a link that was cut, an answer may never come."""
+
+    def __init__(self) -> None:
+        self._open: threading.Thread | None = None
+
+    def ask(self, work: Callable[[], Answer]) -> list[Answer]:
+        """The answer, if it comes in time; nothing is asked while an earlier question is open."""
+        answers: list[Answer] = []
+
+        def try_it() -> None:
+            with contextlib.suppress(RuntimeError):  # the store, and all in it, is gone
+                answers.append(work())
+
+        if self._open is not None and self._open.is_alive():
+            return []
+        self._open = threading.Thread(target=try_it, daemon=True, name="store-question")
+        self._open.start()
+        self._open.join(STORE_SECONDS)
+        return answers
+
+
+def is_sibling(pid: int) -> bool:
+    """Whether it runs and has our parent; a stranger may get its number, or see another one."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return False
+    state, parent = fields[0], int(fields[1])
+    return parent == os.getppid() and state not in ("Z", "X")
 
 
 @contextlib.contextmanager

@@ -8,28 +8,28 @@ the job's store, so that all of them know which rank ended first, on whatever ho
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import json
 import os
 import signal
 import socket
-import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
 from functools import cache
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from diagnose.measure.process import die_with_parent
 from diagnose.measure.ranks.job.ends import End, Outcome, complete
-from diagnose.measure.ranks.job.rank_process import GRACE_SECONDS, RankProcess, Watch
 from diagnose.measure.ranks.job.rendezvous import (
     NoRendezvous,
     Place,
+    Questions,
+    is_sibling,
     open_rooms,
     open_store,
     read_place,
 )
+from diagnose.measure.ranks.job.watch import GRACE_SECONDS, Watch
 from diagnose.records.codec import to_dict
 
 if TYPE_CHECKING:
@@ -38,12 +38,10 @@ if TYPE_CHECKING:
 OnLine = Callable[[str, Any], None]
 
 LOOK_SECONDS = 0.5
-# A store that does not answer for so long is out of reach: a dead host or a cut link.
-STORE_SECONDS = 5.0
 # Once one rank has ended, the others follow: a finished one has passed the last barrier with all,
 # and after a failure the others have GRACE_SECONDS. A supervisor that says nothing then is gone.
 NOTE_SECONDS = 3 * GRACE_SECONDS
-_PR_SET_PDEATHSIG = 1
+_STOPS = (signal.SIGINT, signal.SIGTERM)
 
 
 def supervise(
@@ -62,12 +60,13 @@ def supervise(
     `attempt`. `variables` are added to the environment of the rank.
     """
     place = read_place()
-    _end_with_torchrun()
-    order = _order(program, request, timeout, attempt)
+    if _is_under_torchrun():
+        # A killed torchrun must not leave supervisors behind; like Ctrl-C, it keeps the record.
+        die_with_parent(signal.SIGTERM)
     # A supervisor that keeps the store is there before its rank is.
-    member_place = {**place.as_environment(), "TORCHELASTIC_USE_AGENT_STORE": "True"}
-    process = RankProcess(order, {**(variables or {}), **member_place})
-    watch = Watch(place.rank, process, on_line, timeout)
+    own = {**place.as_environment(), "TORCHELASTIC_USE_AGENT_STORE": "True"}
+    order = _order(program, request, timeout, attempt)
+    watch = Watch(order, {**(variables or {}), **own}, on_line)
     notes: _Notes | None = None
     # Until it is known better: `on_line` raised, or something that nobody thought of.
     end = End(place.rank, "failed", "could not keep the record", "start")
@@ -79,30 +78,30 @@ def supervise(
         end = End(place.rank, "no rendezvous", str(error), "rendezvous")
     finally:
         # From here on nothing may disturb: the rest is short, and it is what is kept.
-        _ignore_signals()
-        process.end()
+        for number in _STOPS:
+            signal.signal(number, signal.SIG_IGN)
+        watch.end()
         if notes is not None:
             notes.leave(end)
-    if notes is None:
-        return Outcome((end,))
-    return notes.wait_for_all()
+    return Outcome((end,)) if notes is None else notes.wait_for_all()
 
 
 def run_locally(
     ranks: int, program: str, request: Mapping[str, Any], on_line: OnLine, timeout: float
 ) -> Outcome:
     """Run a program with so many ranks on this host, supervised by this process alone."""
-    port = _find_free_port()
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
     order = _order(program, request, timeout, "0")
     watches: list[Watch] = []
+    ends: dict[int, End] = {}
     with contextlib.ExitStack() as started:
         for rank in range(ranks):
             place = Place(rank, ranks, rank, ranks, 0, 1, "127.0.0.1", port, "0", False)
-            process = RankProcess(order, place.as_environment())
-            started.callback(process.end)
             hear = on_line if rank == 0 else _hear_nothing
-            watches.append(Watch(rank, process, hear, timeout))
-        ends: dict[int, End] = {}
+            watches.append(Watch(order, place.as_environment(), hear))
+            started.callback(watches[-1].end)
         while len(ends) < ranks:
             for watch in watches:
                 if watch.rank not in ends:
@@ -138,72 +137,38 @@ def _wait(watch: Watch, notes: _Notes, asked_to_stop: threading.Event) -> End:
 
 
 class _Notes:
-    """What supervisors tell each other: one note for every rank that has ended.
-
-    The store is asked in a thread: across a link that was cut, an answer may never come.
-    """
+    """What supervisors tell each other: one note for every rank that has ended."""
 
     def __init__(self, place: Place, attempt: str, timeout: float) -> None:
         self._world_size = place.world_size
         self._keeps_store = place.rank == 0 and not place.has_store
         self._store = open_rooms(place, _connect(place, timeout), attempt)
         self._node = place.node
-        self._question: threading.Thread | None = None
+        self._questions = Questions()
         self._count = 0
         self._ends: dict[int, End] = {}
-        self._ask(lambda: self._store.set(f"process/{place.rank}", f"{place.node} {os.getpid()}"))
+        process = f"{place.node} {os.getpid()}"
+        self._questions.ask(lambda: self._store.set(f"process/{place.rank}", process))
 
     def read(self) -> tuple[End, ...]:
         """The ends that are known by now."""
-        self._ask(self._look_up)
+        self._questions.ask(self._look_up)
         return tuple(self._ends.values())
 
     def leave(self, mine: End) -> None:
         """Tell the others how the own rank ended, if they can still be told."""
         self._ends[mine.rank] = mine
-        self._ask(lambda: self._post(mine))
+        self._questions.ask(lambda: self._post(mine))
 
     def wait_for_all(self) -> Outcome:
         """The outcome, once every rank has left its note or the patience is over."""
-        self._wait_until(lambda: len(self.read()) == self._world_size, NOTE_SECONDS)
+        _wait_until(lambda: len(self.read()) == self._world_size, NOTE_SECONDS)
         outcome = complete(tuple(self._ends.values()), self._world_size)
-        self._ask(lambda: self._end_silent_neighbours(outcome))
-        self._ask(lambda: self._store.add("read", 1))
+        self._questions.ask(lambda: self._end_silent_neighbours(outcome))
+        self._questions.ask(lambda: self._store.add("read", 1))
         if self._keeps_store:
-            self._wait_until(self._all_have_read, GRACE_SECONDS)
+            _wait_until(self._all_have_read, GRACE_SECONDS)
         return outcome
-
-    def _end_silent_neighbours(self, outcome: Outcome) -> None:
-        """torchrun waits 30 s for a supervisor that was stopped, and it cannot answer any more."""
-        for end in outcome.ends:
-            key = f"process/{end.rank}"
-            if end.kind == "silent" and self._store.check([key]):
-                node, pid = map(int, self._store.get(key).split())
-                if node == self._node and _is_sibling(pid):
-                    os.kill(pid, signal.SIGKILL)
-
-    def _wait_until(self, is_so: Callable[[], bool], seconds: float) -> None:
-        deadline = time.monotonic() + seconds
-        while not is_so() and time.monotonic() < deadline:
-            time.sleep(0.1)
-
-    def _all_have_read(self) -> bool:
-        counted: list[int] = []
-        self._ask(lambda: counted.append(self._store.add("read", 0)))
-        return counted == [self._world_size]
-
-    def _ask(self, work: Callable[[], object]) -> None:
-        """Do it if the store answers in time; not at all while an earlier question is open."""
-
-        def try_it() -> None:
-            with contextlib.suppress(RuntimeError):  # the store, and all in it, is gone
-                work()
-
-        if self._question is not None and self._question.is_alive():
-            return
-        self._question = threading.Thread(target=try_it, daemon=True, name="store-question")
-        self._question.start()
-        self._question.join(STORE_SECONDS)
 
     def _look_up(self) -> None:
         """One question tells whether there is news: a job may have hundreds of ranks."""
@@ -220,16 +185,29 @@ class _Notes:
         self._store.set(f"ended/{end.rank}", json.dumps(to_dict(end)))
         self._store.add("ended", 1)
 
+    def _end_silent_neighbours(self, outcome: Outcome) -> None:
+        """torchrun waits 30 s for a supervisor that was stopped, and it cannot answer any more."""
+        for end in outcome.ends:
+            key = f"process/{end.rank}"
+            if end.kind == "silent" and self._store.check([key]):
+                node, pid = map(int, self._store.get(key).split())
+                if node == self._node and _is_under_torchrun() and is_sibling(pid):
+                    os.kill(pid, signal.SIGKILL)
+
+    def _all_have_read(self) -> bool:
+        return self._questions.ask(lambda: self._store.add("read", 0)) == [self._world_size]
+
+
+def _wait_until(is_so: Callable[[], bool], seconds: float) -> None:
+    deadline = time.monotonic() + seconds
+    while not is_so() and time.monotonic() < deadline:
+        time.sleep(0.1)
+
 
 @cache
 def _connect(place: Place, timeout: float) -> Store:
     """One connection for all attempts; where rank 0 keeps the store, it must outlive them all."""
-    _import_quietly()
-    return open_store(place, timeout)
-
-
-def _import_quietly() -> None:
-    """torch's own warnings about retries would bury the one sentence that we say."""
+    # torch's own warnings about retries would bury the one sentence that we say.
     name = "TORCH_CPP_LOG_LEVEL"
     before = os.environ.get(name)
     os.environ[name] = before or "FATAL"
@@ -238,21 +216,11 @@ def _import_quietly() -> None:
     # A rank that is started later writes its own log in full: how it ended is read there.
     if before is None:
         del os.environ[name]
+    return open_store(place, timeout)
 
 
-def _is_sibling(pid: int) -> bool:
-    """Whether the process is another one of our torchrun's, and not a stranger with its number."""
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return False
-    return "TORCHELASTIC_RUN_ID" in os.environ and int(fields[1]) == os.getppid()
-
-
-def _end_with_torchrun() -> None:
-    """A killed torchrun must not leave supervisors behind; like Ctrl-C, it keeps the record."""
-    if sys.platform == "linux" and "TORCHELASTIC_RUN_ID" in os.environ:
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+def _is_under_torchrun() -> bool:
+    return "TORCHELASTIC_RUN_ID" in os.environ
 
 
 def _note_signals() -> threading.Event:
@@ -261,18 +229,6 @@ def _note_signals() -> threading.Event:
     Only noted: an exception in the middle of a save would lose what is being saved.
     """
     asked_to_stop = threading.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in _STOPS:
         signal.signal(number, lambda *_: asked_to_stop.set())
     return asked_to_stop
-
-
-def _ignore_signals() -> None:
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.SIG_IGN)
-
-
-def _find_free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
