@@ -278,7 +278,8 @@ def test_an_unchanged_window_is_not_to_blame(tmp_path: Path) -> None:
                 if step > 40 and (torch.optim.SGD.step.__code__, update.__code__) == names:
                     flags = [group.get("fused") or group.get("foreach") for group
                              in optimizer.param_groups]
-                    if not any(flags):
+                    # Autocast is tried where the processor is faster in bfloat16.
+                    if not any(flags) and not torch.is_autocast_enabled("cpu"):
                         raise ValueError("mine")
             """,
         ),
