@@ -1,7 +1,7 @@
 """What does a run of somebody's own script leave behind? Raw facts, and the findings made of them.
 
-The measuring half fills `ScriptRecord`; the telling half turns it into a `Diagnosis`. Seconds
-are seconds per step wherever nothing else is said. Standard library only.
+Measuring fills `ScriptRecord`; analysis turns it into a `Diagnosis`, which is written to --json
+and never stored. Seconds are seconds per step wherever nothing else is said.
 """
 
 from __future__ import annotations
@@ -10,6 +10,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, get_args
 
+from diagnose.records.header import Header
+
+# Of the findings in --json; the record has the schema of its header.
 SCHEMA = 1
 
 Cause = Literal[
@@ -50,7 +53,7 @@ DEFAULT_WARMUP = 5
 
 
 @dataclass(frozen=True)
-class Wanted:
+class Options:
     """What the user asked for."""
 
     steps: int | None = None
@@ -202,8 +205,8 @@ class Ceilings:
 class ScriptRecord:
     """Everything that was measured while the script ran."""
 
+    header: Header
     script: str
-    device: str
     boundary: str  # what a step ends with
     steps: int  # all that were seen
     step_seconds: tuple[float, ...]  # plain ones, with only the boundary hook
@@ -228,7 +231,7 @@ class ScriptRecord:
 
 @dataclass(frozen=True)
 class ScriptFinding:
-    """One cause, with what removing it gives back. Milliseconds: this is what is told."""
+    """One cause, with what removing it gives back. In milliseconds, as a reader sees it."""
 
     cause: Cause
     file: str

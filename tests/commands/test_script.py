@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from diagnose.commands.cli import main
-from diagnose.measure.script.watch.program import NoScript, run_program
+from diagnose.measure.script.program import NoScript, run_program
 from diagnose.records.script import CAUSES
 from tests.support.cli import command, start, started
 from tests.support.script_runs import write_script

@@ -6,12 +6,13 @@ import textwrap
 from pathlib import Path
 
 from diagnose.analyze.script.rules import diagnose
-from diagnose.measure.script.watch.program import End
-from diagnose.measure.script.watch.session import Session
-from diagnose.records.script import Diagnosis, ScriptRecord, Wanted
+from diagnose.measure.script.program import End
+from diagnose.measure.script.session import Session
+from diagnose.records.script import Diagnosis, Options, ScriptRecord
+from tests.support.records.script import HEADER
 
 # Short, but long enough that the planted work, which is most of a step, is seen everywhere.
-QUICK = Wanted(steps=90, seconds=3.0, warmup=2)
+QUICK = Options(steps=90, seconds=3.0, warmup=2)
 
 
 def write_script(directory: Path, code: str, name: str = "train.py") -> Path:
@@ -20,9 +21,9 @@ def write_script(directory: Path, code: str, name: str = "train.py") -> Path:
     return path
 
 
-def run_script(script: Path, wanted: Wanted = QUICK) -> tuple[End, ScriptRecord, Diagnosis]:
+def run_script(script: Path, options: Options = QUICK) -> tuple[End, ScriptRecord, Diagnosis]:
     records: list[ScriptRecord] = []
-    end = Session(script, wanted, records.append).run([])
+    end = Session(script, HEADER, options, records.append).run([])
     return end, records[0], diagnose(records[0])
 
 

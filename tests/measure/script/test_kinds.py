@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from diagnose.measure.script.watch.session import COMPILED
-from diagnose.records.script import Wanted
+from diagnose.measure.script.session import COMPILED
+from diagnose.records.script import Options
 from tests.support.script_runs import line_of, run_script, write_script
 
-FAST = Wanted(steps=30, seconds=1.0, warmup=2)
+FAST = Options(steps=30, seconds=1.0, warmup=2)
 HEAD = """
 import torch
 torch.set_num_threads(1)
@@ -98,7 +98,7 @@ def test_the_planted_line_is_seen(tmp_path: Path, kind: str) -> None:
     assert end.stopped
     assert not record.missing
     evaluates = kind.startswith("evaluation")
-    assert record.boundary == ("model call" if evaluates else "optimiser step")
+    assert record.boundary == ("model call" if evaluates else "optimizer step")
     most = max(record.suspects, key=lambda each: each.seconds)
     assert (most.phase, most.site.line) == ("host", line_of(script, "# here"))
     # A busy machine may hide what was tried behind its noise, but not what was seen.
@@ -137,7 +137,7 @@ def test_the_trainer_of_transformers(tmp_path: Path) -> None:
     end, record, _ = run_script(script, FAST)
     assert end.stopped
     assert not record.missing
-    assert record.boundary == "optimiser step"
+    assert record.boundary == "optimizer step"
     assert (record.loaders[0].batch_size, record.loaders[0].workers) == (4, 0)
     waiting = next(each for each in record.suspects if each.phase == "input")
     assert waiting.site.line == line_of(script, "# here")

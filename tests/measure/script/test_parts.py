@@ -1,4 +1,4 @@
-"""Do the parts keep their word? Functions exchanged and put back, loops, lengths, kept batches."""
+"""Do the parts that watch keep their word? Loops, names, lengths, groups, shares of the time."""
 
 from __future__ import annotations
 
@@ -13,25 +13,14 @@ from typing import Any
 import pytest
 import torch
 
-from diagnose.measure.script.change.changes import other_optimizer
-from diagnose.measure.script.change.replay import (
-    LARGE_BATCH_BYTES,
-    MOST_KEPT,
-    MOST_KEPT_BYTES,
-    Feed,
-    Feeds,
-    KeptCopies,
-    join,
-)
-from diagnose.measure.script.change.swaps import Swap, can_be_replayed
+from diagnose.measure.script.plan import Timetable
 from diagnose.measure.script.watch import ceilings
-from diagnose.measure.script.watch.growth import FEWEST_LOOKS, Lengths
-from diagnose.measure.script.watch.plan import plan_blocks, plan_counts
+from diagnose.measure.script.watch.growth import Lengths
 from diagnose.measure.script.watch.stacks import Stacks
 from diagnose.measure.script.watch.suspects import Group, Judge
 from diagnose.measure.script.watch.where import Sources, Span, Spot, block_around, loop_around
 from diagnose.measure.script.watch.work import LineWork, Result, StepWork
-from diagnose.records.script import Wanted
+from diagnose.records.script import Options
 from diagnose.records.stats import FEWEST_FOR_ROBUST_INTERVAL
 from tests.support.script_runs import write_script
 
@@ -76,74 +65,9 @@ def test_file_names_are_those_that_the_user_knows(tmp_path: Path, train: Any) ->
     assert not Sources(tmp_path).is_users(Sources.site.__code__)
 
 
-class Maker:
-    def __init__(self) -> None:
-        self.calls = 0
-
-    def make(self, size: int = 2, *, fill: float = 1.0) -> torch.Tensor:
-        self.calls += 1
-        return torch.full((size,), fill)
-
-
-def make_closure(factor: int) -> Any:
-    def scaled(value: int) -> int:
-        return factor * value
-
-    return scaled
-
-
-def test_a_function_is_replayed_under_every_name_and_put_back() -> None:
-    maker = Maker()
-    bound = maker.make  # a name that was taken before
-    swap = Swap(Maker.make.__code__)
-    swap.record()
-    kept = bound(3, fill=2.0)
-    swap.remove()
-    assert swap.is_ready
-    swap.replay()
-    assert bound(9) is kept
-    assert Maker.make(maker) is kept
-    swap.remove()
-    assert maker.calls == 1
-    assert len(bound(9)) == 9
-
-
-def test_closures_keep_their_cells() -> None:
-    triple = make_closure(3)
-    swap = Swap(triple.__code__)
-    swap.record()
-    assert triple(5) == 15
-    swap.replay()
-    assert triple(7) == 15
-    swap.remove()
-    assert triple(7) == 21
-
-
-def test_what_cannot_be_replayed_is_refused() -> None:
-    weight = torch.ones(2, requires_grad=True)
-
-    def graph() -> torch.Tensor:
-        return weight * 2
-
-    def nothing() -> None:
-        return None
-
-    def numbers() -> Any:
-        yield 1
-
-    for function in (graph, nothing):
-        swap = Swap(function.__code__)
-        swap.record()
-        function()
-        swap.remove()
-        assert not swap.is_ready
-        assert swap.refused
-    assert not can_be_replayed(numbers.__code__)
-
-
 def test_only_what_always_grows_is_called_growing(tmp_path: Path) -> None:
     code = """
-    def loop(look):
+    def loop(look, model):
         kept, losses, window, depth = [], [], [0], tensor([1.0], requires_grad=True)
         total, unread, copied = depth, [], []
         for step in range(9):
@@ -154,114 +78,33 @@ def test_only_what_always_grows_is_called_growing(tmp_path: Path) -> None:
             unread = unread if step % 7 else []
             unread.append(step)
             copied = [*copied, step]
+            model.register_forward_hook(print)
             look(step)
     """
     path = write_script(tmp_path, code)
     scope: dict[str, Any] = {"tensor": torch.tensor}
     exec(compile(path.read_text(), str(path), "exec"), scope)
     lengths = Lengths(Sources(tmp_path))
-    scope["loop"](lambda step: lengths.look(sys._getframe(1), step))
-    grown = {each.name: each for each in lengths.growing()}
-    assert set(grown) == {"kept", "losses", "total", "copied"}
-    assert grown["kept"].holds_tensors
-    assert not grown["losses"].holds_tensors
-    assert {name for name, each in grown.items() if each.holds_graph} == {"total"}
-    lines = {name: each.filler.line for name, each in grown.items() if each.filler is not None}
-    assert lines == {"kept": 6, "losses": 7, "total": 9, "copied": 12}
-    assert FEWEST_LOOKS <= 9
-
-
-def test_hooks_that_are_registered_again_and_again_grow(tmp_path: Path) -> None:
-    code = """
-    def loop(look, model):
-        for step in range(9):
-            model.register_forward_hook(print)
-            look(step)
-    """
-    path = write_script(tmp_path, code)
-    scope: dict[str, Any] = {}
-    exec(compile(path.read_text(), str(path), "exec"), scope)
-    lengths = Lengths(Sources(tmp_path))
     scope["loop"](lambda step: lengths.look(sys._getframe(1), step), torch.nn.Linear(2, 2))
-    (grown,) = lengths.growing()
-    assert grown.name == "model.hooks"
-    assert grown.filler is not None
-    assert grown.filler.line == 4
+    grown = {each.name: each for each in lengths.growing()}
+    lines = {name: each.filler.line for name, each in grown.items() if each.filler is not None}
+    assert lines == {"kept": 6, "losses": 7, "total": 9, "copied": 12, "model.hooks": 13}
+    assert {name for name, each in grown.items() if each.holds_tensors} == {"kept", "total"}
+    assert {name for name, each in grown.items() if each.holds_graph} == {"total"}
 
 
-def test_batches_are_kept_served_joined_and_converted_once() -> None:
-    feeds = Feeds(Sources(Path(__file__).parents[3]))
-    feeds.watch_construction()
-    feeds.install()
-    try:
-        data = torch.utils.data.TensorDataset(torch.arange(16).view(16, 1))
-        loader = torch.utils.data.DataLoader(data, batch_size=2)
-        list(loader)
-        (feed,) = feeds.feeds.values()
-        assert feed.spot is not None
-        assert feed.spot.code.co_name == sys._getframe().f_code.co_name
-        assert len(feed.batches) == MOST_KEPT
-        assert feed.batch_size == 2
-        feeds.choose([feed])
-        feeds.mode = "replay"
-        served = next(iter(loader))
-        assert any(served[0] is kept[0] for kept in feed.batches)
-        assert join(feed)
-        feeds.mode = "join"
-        (joined,) = next(iter(loader))
-        assert joined.flatten().tolist() == list(range(2 * MOST_KEPT))
-        copies = KeptCopies(feeds)
-        copies.install()
-        try:
-            for _ in range(2):
-                assert served[0].float() is served[0].float()
-                both = [served[0].double().t().float().contiguous() for _ in range(2)]
-                assert both[0] is both[1]
-                assert served[0].type() == "torch.LongTensor"
-                copies.remove()
-                copies.install()
-            assert joined.clone().float() is not joined.clone().float()
-        finally:
-            copies.remove()
-        assert served[0].float() is not served[0].float()
-    finally:
-        feeds.remove()
-        feeds.forget()
-
-
-def test_batches_of_other_shapes_are_not_joined() -> None:
-    feeds = Feeds(Sources(Path(__file__).parents[3]))
-    feeds.install()
-    try:
-        rows = [torch.ones(1, 2 + number) for number in range(MOST_KEPT)]
-        list(torch.utils.data.DataLoader(rows, batch_size=None))  # type: ignore[arg-type]
-        (feed,) = feeds.feeds.values()
-        assert not join(feed)
-    finally:
-        feeds.remove()
-
-
-def test_another_form_of_the_update_is_tried_only_where_there_is_one() -> None:
-    parameter = torch.nn.Parameter(torch.ones(2))
-    adam = torch.optim.AdamW([parameter])
-    variant = other_optimizer(adam, None)
-    assert variant is not None
-    before = dict(adam.param_groups[0])
-    variant.begin()
-    assert adam.param_groups[0]["fused"]
-    variant.end()
-    assert adam.param_groups[0] == before
-    assert other_optimizer(torch.optim.AdamW([parameter], fused=True), None) is None
-    assert other_optimizer(torch.optim.LBFGS([parameter]), None) is None
+def timetable(step_seconds: float, **options: Any) -> Timetable:
+    table = Timetable(Options(seconds=60, **options), 1, lambda value: value)
+    table.plan(step_seconds)
+    return table
 
 
 def test_passes_fit_into_the_time_but_never_below_what_an_interval_needs() -> None:
-    usual = plan_counts(Wanted(seconds=60), 0.1, ranks=1)
-    assert usual.plain + usual.sampled < 600 / 2
-    slow = plan_counts(Wanted(seconds=60), 30.0, ranks=1)
-    assert slow.plain == slow.sampled == FEWEST_FOR_ROBUST_INTERVAL
-    assert plan_blocks(Wanted(seconds=60), 30.0, 10, 0.4) == FEWEST_FOR_ROBUST_INTERVAL
-    assert plan_counts(Wanted(seconds=60, steps=100), 0.001, ranks=1).plain <= 100
+    usual, slow = timetable(0.1), timetable(30.0)
+    assert usual.counts.plain + usual.counts.sampled < 600 / 2
+    assert slow.counts.plain == slow.counts.sampled == FEWEST_FOR_ROBUST_INTERVAL
+    assert slow.plan_blocks(30.0, 10, 0.4) == FEWEST_FOR_ROBUST_INTERVAL
+    assert timetable(0.001, steps=100).counts.plain <= 100
 
 
 def test_work_has_to_do_with_what_its_functions_name() -> None:
@@ -328,15 +171,6 @@ def test_what_repeats_is_taken_out_of_its_function_and_out_of_its_line() -> None
     assert judge.split(replace(line, span=loop)) == [replace(line, span=loop)]
 
 
-@pytest.mark.parametrize(("part", "kept"), [(8, MOST_KEPT), (2, 2), (1, 1)])
-def test_batches_are_kept_as_far_as_the_memory_for_them_goes(part: int, kept: int) -> None:
-    feed = Feed(None, 2, None, None, 0, 0)
-    for _ in range(2 * MOST_KEPT):
-        feed.keep(torch.empty(MOST_KEPT_BYTES // part, dtype=torch.uint8))
-    assert len(feed.batches) == kept
-    assert feed.serve("replay") is not None
-
-
 def test_frames_of_two_moments_are_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
     def code(name: str) -> Any:
         return compile("", name, "exec")
@@ -367,18 +201,3 @@ def test_what_fresh_memory_costs_is_more_than_filling_it(monkeypatch: pytest.Mon
     times = itertools.accumulate(itertools.cycle((3.0, 1.0, 0.0)), initial=0.0)
     monkeypatch.setattr(ceilings, "time", SimpleNamespace(perf_counter=lambda: next(times)))
     assert ceilings._fresh_rate() == ceilings._FRESH_BYTES / 2
-
-
-def test_of_large_batches_only_one_conversion_is_kept() -> None:
-    feeds = Feeds(Sources(Path.cwd()))
-    feed = Feed(None, 2, None, None, 0, 0)
-    feed.batches = [torch.zeros(LARGE_BATCH_BYTES + 1, dtype=torch.uint8) for _ in range(2)]
-    feeds.feeds[0] = feed
-    copies = KeptCopies(feeds)
-    copies.install()
-    try:
-        served = {feed.serve("replay").data_ptr() for _ in range(4)}
-    finally:
-        copies.remove()
-    assert len(served) == 1
-    assert len({feed.serve("replay").data_ptr() for _ in range(4)}) == 2

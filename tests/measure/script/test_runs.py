@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from diagnose.records.script import Wanted
+from diagnose.records.script import Options
 from tests.support.script_runs import QUICK, line_of, run_script, write_script
 
 HEAD = """
@@ -190,8 +190,8 @@ def test_keep_running_changes_nothing_and_lets_the_script_end(tmp_path: Path) ->
     script = write_script(
         tmp_path, HEAD + "for _ in range(150):\n    update(torch.randn(8, 64))\nend = 'reached'\n"
     )
-    wanted = Wanted(steps=40, seconds=2.0, warmup=2, keep_running=True)
-    end, record, diagnosis = run_script(script, wanted)
+    options = Options(steps=40, seconds=2.0, warmup=2, keep_running=True)
+    end, record, diagnosis = run_script(script, options)
     assert (end.code, end.stopped) == (0, False)
     assert record.windows == ()
     assert diagnosis.findings
@@ -201,8 +201,8 @@ def test_watching_only_verifies_nothing(tmp_path: Path) -> None:
     script = write_script(
         tmp_path, HEAD + "while True:\n    update(torch.randn(8, 64))\n    work(60_000)\n"
     )
-    wanted = Wanted(steps=40, seconds=60.0, warmup=2, interventions=False)
-    _, record, diagnosis = run_script(script, wanted)
+    options = Options(steps=40, seconds=60.0, warmup=2, interventions=False)
+    _, record, diagnosis = run_script(script, options)
     assert record.changes == ()
     assert record.steps <= 40  # however long they take
     assert [each.cause for each in diagnosis.findings][:1] == ["host"]

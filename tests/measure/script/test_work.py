@@ -13,9 +13,16 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from diagnose.measure.machine.device import Device
-from diagnose.measure.script.watch.forwards import Forwards
+from diagnose.measure.script.patches import Patches
+from diagnose.measure.script.watch.boundary import Forwards
 from diagnose.measure.script.watch.where import Sources
-from diagnose.measure.script.watch.work import LineWork, StepMap, _fingerprint, find_repeated
+from diagnose.measure.script.watch.work import (
+    LineWork,
+    StepMap,
+    StepWork,
+    _fingerprint,
+    find_repeated,
+)
 from tests.support.script_runs import line_of, write_script
 
 STEP = """
@@ -46,25 +53,22 @@ class Run:
         exec(compile(self.path.read_text(), str(self.path), "exec", dont_inherit=True), names)
         self.step: Callable[[torch.nn.Module, list[Any]], None] = names["step"]
         self.model = torch.nn.Linear(8, 2)
-        self.forwards = Forwards()
-        self.map = StepMap(Sources(directory), Device("cpu"), self.forwards)
+        self.sources = Sources(directory)
+        self.works: list[StepWork] = []
         self.seen: list[Any] = []
 
     def map_step(self) -> None:
-        self.forwards.install()
-        self.map.begin()
-        try:
+        forwards = Forwards()
+        with Patches() as patches:
+            forwards.install(patches)
+            step = StepMap(self.sources, Device("cpu"), forwards, patches)
+            self.works.append(step.work)
             self.step(self.model, self.seen)
-        finally:
-            self.map.end()
-            self.forwards.remove()
 
     def line(self, mark: str) -> LineWork:
         number = line_of(self.path, f"# {mark}")
         (found,) = (
-            line
-            for place, line in self.map.steps[0].lines.items()
-            if place and place.line == number
+            line for place, line in self.works[0].lines.items() if place and place.line == number
         )
         return found
 
@@ -89,7 +93,7 @@ def test_every_line_has_its_facts(run: Run) -> None:
     model = run.line("model")
     assert model.backward_seconds > 0
     assert model.flops == 2 * (2 * 4 * 8 * 2)  # forward, and the gradient of the weight
-    feeding = {spot.line for spot in run.map.steps[0].feeding}
+    feeding = {spot.line for spot in run.works[0].feeding}
     assert line_of(run.path, "# draw") in feeding
     assert sys.getprofile() is None
 
@@ -97,7 +101,7 @@ def test_every_line_has_its_facts(run: Run) -> None:
 def test_only_what_is_the_same_in_both_steps_repeats(run: Run) -> None:
     run.map_step()
     run.map_step()
-    repeated = {place.line: each for place, each in find_repeated(run.map.steps).items()}
+    repeated = {place.line: each for place, each in find_repeated(run.works).items()}
     assert list(repeated) == [line_of(run.path, "# table"), line_of(run.path, "# mixed")]
     table, mixed = repeated.values()
     assert table.elements == 2 * 4096

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from diagnose.records.header import Header
 from diagnose.records.script import (
     AGAIN,
     PLAIN,
@@ -15,16 +16,18 @@ from diagnose.records.script import (
     Suspect,
     Window,
 )
+from tests.support.records.parts import machine
 
 LINE = Site("train.py", 12, "train", "x[i] = y[i]")
 STEP = 0.1
+HEADER = Header("train", "2026-07-04 12:00 UTC", "hardware", "full", machine(gpus=0))
 
 
 def record(**changes: Any) -> ScriptRecord:
     plain = ScriptRecord(
+        header=HEADER,
         script="train.py",
-        device="cpu",
-        boundary="optimiser step",
+        boundary="optimizer step",
         steps=200,
         step_seconds=(STEP,) * 20,
         hook_seconds=1e-5,

@@ -6,12 +6,13 @@ Only what was seen to take time is tried: every further window leaves fewer for 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from functools import partial
 
 import torch
 
+from diagnose.measure.lines.source import Place
 from diagnose.measure.script.change.changes import (
     REPLAY,
     Variant,
@@ -21,14 +22,12 @@ from diagnose.measure.script.change.changes import (
     tensor_float,
 )
 from diagnose.measure.script.change.doubling import Doubling
-from diagnose.measure.script.change.kept_values import KeptValues
-from diagnose.measure.script.change.replay import MOST_KEPT, Feed, KeptCopies, join
+from diagnose.measure.script.change.kept import KeptCopies, KeptValues
 from diagnose.measure.script.change.swaps import Swap, can_be_replayed
-from diagnose.measure.script.watch.suspects import Group
-from diagnose.records.script import Site, Suspect, doubled_name, replayed_name
-
-if TYPE_CHECKING:
-    from diagnose.measure.script.watch.observer import Observer
+from diagnose.measure.script.patches import Patches
+from diagnose.measure.script.watch.feeds import MOST_KEPT, Feed
+from diagnose.measure.script.watch.seen import Picture
+from diagnose.records.script import Ceilings, Site, Suspect, doubled_name, replayed_name
 
 # What is below this share of a step is not worth a window of its own.
 WORTH_TRYING = 0.02
@@ -38,21 +37,21 @@ MOST_DOUBLED = 2
 # Runs of a line, or reads of a value, in one step: fewer are not worth a window of their own.
 FEWEST_RUNS = 16
 
-Seen = Sequence[tuple[Group, Suspect]]
-
 
 class Candidates:
-    """What could be changed in the script that an observer has watched."""
+    """What could be changed in a script of which this is known."""
 
-    def __init__(self, run: Observer) -> None:
-        self._run = run
-        self._seen: Seen = run.suspects()
-        self._worth = WORTH_TRYING * run.typical_seconds()
-        self._feeds = [each for each in run.training_feeds() if each.batches]
-        self._loader_site = next((each.site for each in run.loaders()), None)
-        self._values = KeptValues(run.sources, run.device)
+    def __init__(self, picture: Picture, ceilings: Ceilings) -> None:
+        self._picture = picture
+        self._ceilings = ceilings
+        self._device = picture.instruments.device
+        self._origins = picture.instruments.origins
+        self._batches = picture.instruments.feeds
+        self._worth = WORTH_TRYING * picture.seen.typical_seconds
+        self._feeds = [each for each in picture.feeds if each.batches]
+        self._values = KeptValues(picture.sources, self._device)
         self._swaps = self._choose_swaps()
-        run.feeds.choose(self._feeds)
+        self._batches.choose(self._feeds)
 
     @property
     def recorders(self) -> list[Swap | KeptValues]:
@@ -73,7 +72,7 @@ class Candidates:
 
     def joined(self) -> tuple[Variant, Variant] | None:
         """Several batches as one, and beside it the same batches one by one."""
-        if not self._feeds or not all(join(each) for each in self._feeds):
+        if not self._feeds or not all(each.join() for each in self._feeds):
             return None
         beside = replace(self._replayed(), name="replayed beside")
         joined = replace(
@@ -81,7 +80,7 @@ class Candidates:
             name="joined batches",
             cause="batch",
             what=f"{MOST_KEPT} kept batches were joined to one",
-            begin=self._mode("join"),
+            begin=partial(self._batches.serve, mode="join"),
             against=beside.name,
             samples=float(MOST_KEPT),
         )
@@ -90,9 +89,9 @@ class Candidates:
     def doubled(self) -> dict[Variant, Doubling]:
         """Lines whose work is done twice, where their function cannot be replayed."""
         replayed = {id(suspect) for swap, suspect in self._swaps if swap.is_ready}
-        anchors = self._run.spine().anchors
+        anchors = self._picture.spine.anchors
         found: dict[Variant, Doubling] = {}
-        for group, suspect in sorted(self._seen, key=lambda pair: -pair[1].seconds):
+        for group, suspect in sorted(self._picture.suspects, key=lambda pair: -pair[1].seconds):
             if len(found) == MOST_DOUBLED:
                 break
             spot = group.hottest
@@ -110,7 +109,6 @@ class Candidates:
                 what=f"{suspect.site.function} did it twice",
                 site=suspect.site,
                 begin=doubling.begin,
-                end=doubling.end,
                 uses=doubling.uses,
                 doubles=share,
             )
@@ -127,7 +125,7 @@ class Candidates:
     def _choose_swaps(self) -> list[tuple[Swap, Suspect]]:
         functions = [
             (group.code, suspect)
-            for group, suspect in self._seen
+            for group, suspect in self._picture.suspects
             if group.code is not None
             and suspect.seconds > self._worth
             and can_be_replayed(group.code)
@@ -135,62 +133,58 @@ class Candidates:
         functions.sort(key=lambda pair: -pair[1].seconds)
         return [(Swap(code), suspect) for code, suspect in functions[:MOST_SWAPS]]
 
-    def _seconds(self, phase: str) -> float:
-        group = self._run.groups().get(phase)
-        return group.seconds * self._run.per_step() if group is not None else 0.0
-
     def _about_batches(self) -> list[Variant]:
-        copying = [each for _, each in self._seen if each.phase == "host" and each.copy_seconds]
+        copying = [
+            each for _, each in self._picture.suspects if each.phase == "host" and each.copy_seconds
+        ]
         copies = sum(each.copy_seconds for each in copying)
-        if not self._feeds or max(self._seconds("input"), copies) <= self._worth:
+        if not self._feeds or max(self._picture.seconds_of("input"), copies) <= self._worth:
             return []
         if copies <= self._worth:
             return [self._replayed()]
         return [self._replayed(), self._kept_copies(copying)]
 
     def _about_optimizers(self) -> list[Variant | None]:
-        if self._seconds("optimizer") <= self._worth:
+        if self._picture.seconds_of("optimizer") <= self._worth:
             return []
-        largest = sorted(self._run.boundary.optimizers, key=_tensors_of, reverse=True)
+        optimizers = self._picture.instruments.boundary.optimizers
+        largest = sorted(optimizers, key=_tensors_of, reverse=True)
         return [
-            other_optimizer(each, self._run.optimizer_site(each))
+            other_optimizer(each, self._picture.optimizer_site(each))
             for each in largest[:MOST_OPTIMIZERS]
         ]
 
     def _about_precision(self) -> list[Variant | None]:
-        if self._run.autocast_spots:
-            spot = self._run.autocast_spots.most_common(1)[0][0]
-            autocast: Variant | None = Variant(
-                name="no autocast",
-                cause="precision",
-                what="autocast was switched off",
-                site=self._run.sources.site(spot),
-                begin=self._run.autocast.switch_off,
-                end=self._run.autocast.switch_on,
-            )
-        else:
-            rates = self._run.ceilings()
-            gain = rates.low_flops_per_second / max(1.0, rates.flops_per_second)
-            autocast = low_precision(self._run.device, gain)
-        return [autocast, tensor_float(self._run.device)]
+        entered = self._picture.seen.autocast
+        if not entered:
+            gain = self._ceilings.low_flops_per_second / max(1.0, self._ceilings.flops_per_second)
+            return [low_precision(self._device, gain), tensor_float(self._device)]
+        off = Variant(
+            name="no autocast",
+            cause="precision",
+            what="autocast was switched off",
+            site=self._picture.site(entered.most_common(1)[0][0]),
+            begin=self._origins.switch_autocast_off,
+        )
+        return [off, tensor_float(self._device)]
 
     def _about_memory(self) -> Variant | None:
-        site = self._largest_allocation() if self._run.device.is_cpu else None
+        site = self._largest_allocation() if self._device.is_cpu else None
         return kept_memory(site) if site is not None else None
 
     def _largest_allocation(self) -> Site | None:
-        sizes = Counter[Any]()
-        for step in self._run.map.steps:
+        sizes = Counter[Place]()
+        for step in self._picture.seen.works:
             for place, line in step.lines.items():
                 if place is not None and place.path:
                     sizes[place] += line.large_bytes
         best = max(sizes, key=lambda place: sizes[place], default=None)
-        return self._run.sources.site_of(best) if best is not None and sizes[best] else None
+        return self._picture.sources.site_of(best) if best is not None and sizes[best] else None
 
     def _about_reads(self) -> Variant | None:
         """On the CPU a value is there at once; only reading very many takes time."""
-        fewest = FEWEST_RUNS if self._run.device.is_cpu else 1
-        reading = [each for _, each in self._seen if each.syncs >= fewest]
+        fewest = FEWEST_RUNS if self._device.is_cpu else 1
+        reading = [each for _, each in self._picture.suspects if each.syncs >= fewest]
         if not reading:
             return None
         return Variant(
@@ -198,36 +192,27 @@ class Candidates:
             cause="sync",
             what="reads gave back the values of an earlier step",
             site=max(reading, key=lambda each: each.syncs).site,
-            begin=self._values.install,
-            end=self._values.remove,
+            begin=self._values.replay,
             uses=self._values.uses,
         )
-
-    def _mode(self, name: Any) -> Callable[[], None]:
-        return lambda: setattr(self._run.feeds, "mode", name)
 
     def _replayed(self) -> Variant:
         return Variant(
             name=REPLAY,
             cause="input",
             what="kept batches were handed out instead of the loader's",
-            site=self._loader_site,
-            begin=self._mode("replay"),
-            end=self._mode(""),
-            uses=self._run.feeds.count_served,
+            site=next((each.site for each in self._picture.loaders), None),
+            begin=partial(self._batches.serve, mode="replay"),
+            uses=self._batches.count_served,
             settle=_steps_to_settle(self._feeds),
         )
 
     def _kept_copies(self, copying: Sequence[Suspect]) -> Variant:
-        copies, replayed = KeptCopies(self._run.feeds), self._replayed()
+        copies, replayed = KeptCopies(self._batches), self._replayed()
 
-        def begin() -> None:
-            replayed.begin()
-            copies.install()
-
-        def end() -> None:
-            copies.remove()
-            replayed.end()
+        def begin(patches: Patches) -> None:
+            replayed.begin(patches)
+            copies.replay(patches)
 
         return replace(
             replayed,
@@ -236,7 +221,6 @@ class Candidates:
             what="conversions of replayed batches gave kept results",
             site=max(copying, key=lambda each: each.copy_seconds).site,
             begin=begin,
-            end=end,
             against=REPLAY,
         )
 
@@ -247,7 +231,6 @@ class Candidates:
             what=f"{suspect.site.function} gave back kept results",
             site=suspect.site,
             begin=swap.replay,
-            end=swap.remove,
         )
 
 

@@ -7,9 +7,9 @@ it does.
 from __future__ import annotations
 
 import gc
-import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -17,32 +17,46 @@ from torch.nn.parallel import DistributedDataParallel
 
 from diagnose.measure.machine.allocator import keep_freed_memory, return_large_blocks
 from diagnose.measure.machine.device import Device
-from diagnose.measure.script.watch.forwards import Forwards
-from diagnose.records.script import PLAIN, Cause, Site
+from diagnose.measure.script.patches import Patches
+from diagnose.measure.script.watch.boundary import Forwards
+from diagnose.records.script import PLAIN, Cause, Change, Site
 
 REPLAY = "replayed batches"
 ALONE, EXCHANGED_ONCE = "no exchange", "one exchange"
+# Times as fast as float32: below, a whole step cannot gain what would be worth a cause.
+WORTH_LOW_PRECISION = 1.2
 
 
 @dataclass(frozen=True)
 class Variant:
-    """One change, and how to make and undo it."""
+    """One change, and how to make it."""
 
     name: str
     cause: Cause
     what: str
     site: Site | None
-    begin: Callable[[], None]
-    end: Callable[[], None]
+    begin: Callable[[Patches], None]  # until the patches are undone
     against: str = PLAIN
     settle: int = 1  # steps after which it, or its absence, has taken effect
     samples: float = 1.0
     uses: Callable[[], int] | None = None  # counts up whenever it takes effect
     doubles: float = 0.0
 
+    def describe(self, failed: str = "") -> Change:
+        return Change(
+            self.name,
+            self.cause,
+            self.against,
+            self.what,
+            self.site,
+            self.samples,
+            self.doubles,
+            failed,
+        )
+
 
 def other_optimizer(optimizer: torch.optim.Optimizer, site: Site | None) -> Variant | None:
-    """The same update by fewer operators, if this optimiser has such a form."""
+    """The same update by fewer operators, if this optimizer has such a form."""
     groups = optimizer.param_groups
     parameters = [each for group in groups for each in group["params"]]
     usable = all(
@@ -55,15 +69,11 @@ def other_optimizer(optimizer: torch.optim.Optimizer, site: Site | None) -> Vari
     form = next((name for name in ("fused", "foreach") if name in groups[0]), None)
     if form is None or all(group.get(form) for group in groups):
         return None
-    earlier = [{name: group.get(name) for name in ("fused", "foreach")} for group in groups]
 
-    def begin() -> None:
+    def begin(patches: Patches) -> None:
         for group in groups:
-            group.update({"fused": form == "fused", "foreach": form == "foreach"})
-
-    def end() -> None:
-        for group, flags in zip(groups, earlier, strict=True):
-            group.update(flags)
+            for name in ("fused", "foreach"):
+                patches.set_item(group, name, name == form)
 
     return Variant(
         name=f"optimizer {form} {id(optimizer)}",
@@ -71,52 +81,23 @@ def other_optimizer(optimizer: torch.optim.Optimizer, site: Site | None) -> Vari
         what=f"{form}=True in {type(optimizer).__name__}",
         site=site,
         begin=begin,
-        end=end,
     )
 
 
-class AutocastWatch:
-    """Sees where the script enters autocast, and can switch it off."""
-
-    def __init__(self, on_enter: Callable[[], None]) -> None:
-        self._on_enter = on_enter
-        self._off = False
-        self._switched: list[Any] = []
-
-    def install(self) -> None:
-        original = self._original = torch.autocast.__enter__
-
-        def enter(context: Any) -> Any:
-            self._on_enter()
-            if self._off and context._enabled:
-                context._enabled = False
-                self._switched.append(context)
-            return original(context)  # type: ignore[no-untyped-call]
-
-        torch.autocast.__enter__ = enter  # type: ignore[method-assign]
-
-    def remove(self) -> None:
-        torch.autocast.__enter__ = self._original  # type: ignore[method-assign]
-
-    def switch_off(self) -> None:
-        self._off = True
-
-    def switch_on(self) -> None:
-        self._off = False
-        for context in self._switched:
-            context._enabled = True
-        self._switched.clear()
-
-
-def kept_memory(site: Site | None) -> Variant:
+def kept_memory(site: Site) -> Variant:
     """On the CPU only: accelerators keep freed memory anyway."""
+
+    def begin(patches: Patches) -> None:
+        # Where the C library does not do it, nothing changes and nothing is found.
+        keep_freed_memory()
+        patches.on_undo(return_large_blocks)
+
     return Variant(
         name="kept memory",
         cause="allocation",
         what="freed memory was kept for the next tensor instead of going back to the system",
         site=site,
-        begin=lambda: _ignore(keep_freed_memory()),
-        end=lambda: _ignore(return_large_blocks()),
+        begin=begin,
         settle=2,
     )
 
@@ -125,28 +106,24 @@ def low_precision(device: Device, gain: float) -> Variant | None:
     """Only where products in low precision are faster on this device."""
     if gain < WORTH_LOW_PRECISION or torch.is_autocast_enabled(device.kind):
         return None
-    context = torch.autocast(device.kind, dtype=torch.bfloat16)
     return Variant(
         name="autocast",
         cause="precision",
         what="everything ran under autocast to bfloat16",
         site=None,
-        begin=lambda: _ignore(context.__enter__()),  # type: ignore[no-untyped-call]
-        end=lambda: _ignore(context.__exit__(None, None, None)),
+        begin=lambda patches: patches.enter(torch.autocast(device.kind, dtype=torch.bfloat16)),
     )
 
 
 def tensor_float(device: Device) -> Variant | None:
     if device.kind != "cuda" or torch.get_float32_matmul_precision() != "highest":
         return None
-    return Variant(
-        name="tf32",
-        cause="precision",
-        what="float32 matrix products in TF32",
-        site=None,
-        begin=lambda: torch.set_float32_matmul_precision("high"),
-        end=lambda: torch.set_float32_matmul_precision("highest"),
-    )
+
+    def begin(patches: Patches) -> None:
+        torch.set_float32_matmul_precision("high")
+        patches.on_undo(partial(torch.set_float32_matmul_precision, "highest"))
+
+    return Variant("tf32", "precision", "float32 matrix products in TF32", None, begin)
 
 
 def other_exchanges(forwards: Forwards, per_step: int, site: Site | None) -> list[Variant]:
@@ -161,50 +138,34 @@ def other_exchanges(forwards: Forwards, per_step: int, site: Site | None) -> lis
     if not models:
         return []
 
-    def exchange(wanted: bool) -> None:
+    def exchange(on: bool) -> None:
         for model in models:
-            model.require_backward_grad_sync = wanted
+            model.require_backward_grad_sync = on
+
+    def exchange_never(patches: Patches) -> None:
+        exchange(False)
+        patches.on_undo(partial(exchange, True))
+
+    def exchange_once(patches: Patches) -> None:
+        calls = 0
+
+        def before(module: torch.nn.Module, args: Any, kwargs: Any) -> None:
+            nonlocal calls
+            if module in models and torch.is_grad_enabled():
+                calls += 1
+                exchange(calls % per_step == 0)
+
+        patches.on_undo(partial(exchange, True))
+        forwards.listen(patches, before=before)
 
     alone = Variant(
         name=ALONE,
         cause="communication",
         what="gradients were not exchanged",
         site=site,
-        begin=lambda: exchange(False),
-        end=lambda: exchange(True),
+        begin=exchange_never,
     )
-    calls = 0
-
-    def before(module: torch.nn.Module, args: Any, kwargs: Any) -> None:
-        nonlocal calls
-        if module in models and torch.is_grad_enabled():
-            calls += 1
-            exchange(calls % per_step == 0)
-
-    def begin() -> None:
-        nonlocal calls
-        calls = 0
-        forwards.before.append(before)
-
-    def end() -> None:
-        forwards.before.remove(before)
-        exchange(True)
-
     if per_step < 2:
         return [alone]
     what = f"gradients were exchanged once per step instead of {per_step} times"
-    return [alone, replace(alone, name=EXCHANGED_ONCE, what=what, begin=begin, end=end)]
-
-
-def steps_per_window(step_seconds: float, ranks: int) -> int:
-    """Long enough that one interruption by the system does not decide it."""
-    return max(2 if ranks > 1 else 1, math.ceil(WINDOW_SECONDS / max(step_seconds, 1e-6)))
-
-
-WINDOW_SECONDS = 0.15
-# Times as fast as float32: below, a whole step cannot gain what would be worth a cause.
-WORTH_LOW_PRECISION = 1.2
-
-
-def _ignore(_: object) -> None:
-    """mallopt says whether it worked; where it did not, nothing changes and nothing is found."""
+    return [alone, replace(alone, name=EXCHANGED_ONCE, what=what, begin=exchange_once)]

@@ -22,6 +22,7 @@ from typing import Any
 from diagnose.measure.lines.source import SourceLines
 from diagnose.measure.script.change.swaps import find_functions
 from diagnose.measure.script.change.twice import WATCH, CannotDouble, double_statement
+from diagnose.measure.script.patches import Patches
 from diagnose.measure.script.watch.where import Span, Spot, loop_around
 
 # Of the time of the first run. What takes less the second time found its work done: an iterator
@@ -34,7 +35,7 @@ _FUTURES = sum(getattr(__future__, name).compiler_flag for name in __future__.al
 
 
 class Doubling:
-    """One statement that runs twice between `begin` and `end`."""
+    """One statement that runs twice while its patches last."""
 
     def __init__(self, code: CodeType, line: int, anchors: Collection[int]) -> None:
         self.refused = ""
@@ -50,19 +51,18 @@ class Doubling:
         if not self._functions:
             self.refused = "the function cannot be found any more"
 
-    def begin(self) -> None:
+    def begin(self, patches: Patches) -> None:
         if not self.refused and _runs_for_ever(self._code):
             self.refused = "its function runs around the steps and is not called again"
         if self.refused:
             return
         self._watch.is_inside = False
         for function in self._functions:
-            function.__code__ = self._copy
+            patches.set_code(function, self._copy)
+        patches.on_undo(self._compare_runs)
 
-    def end(self) -> None:
-        for function in self._functions:
-            function.__code__ = self._code
-        if not self.refused and self._watch.does_less:
+    def _compare_runs(self) -> None:
+        if self._watch.does_less:
             self.refused = "running it again costs less: its work was used up, kept or waited for"
 
     def uses(self) -> int:

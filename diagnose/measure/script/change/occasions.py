@@ -15,7 +15,13 @@ from typing import Any
 
 import torch
 
-from diagnose.measure.script.change.swaps import Exchange, can_be_replayed, has_graph
+from diagnose.measure.script.change.swaps import (
+    can_be_replayed,
+    find_functions,
+    has_graph,
+    put_stand_in,
+)
+from diagnose.measure.script.patches import Patches
 from diagnose.measure.script.watch.suspects import Spine
 from diagnose.measure.script.watch.where import Spot
 from diagnose.records.script import Occasion, Phase
@@ -36,7 +42,7 @@ class LeftOut:
         self.code = code
         self.ran: list[float] = []
         self.left_out: list[float] = []
-        self._exchange = Exchange(code)
+        self._functions = find_functions(code)
         self._order = random.Random(SEED)
         self._pair: list[bool] = []
         self._result: Any = None
@@ -44,11 +50,8 @@ class LeftOut:
         self._leaves_out = False
         self._calls = 0
 
-    def install(self) -> None:
-        self._exchange.put(self._call)
-
-    def remove(self) -> None:
-        self._exchange.remove()
+    def install(self, patches: Patches) -> None:
+        put_stand_in(patches, self._functions, self._call)
 
     @property
     def is_left_out(self) -> bool:
@@ -86,13 +89,9 @@ class Occasions:
         self._found = found
         self._steps = 0
 
-    def install(self) -> None:
+    def install(self, patches: Patches) -> None:
         for each in self._found:
-            each.install()
-
-    def remove(self) -> None:
-        for each in self._found:
-            each.remove()
+            each.install(patches)
 
     @property
     def leaves_out(self) -> bool:

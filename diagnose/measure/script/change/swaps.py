@@ -1,20 +1,21 @@
 """What if this function cost nothing? For a window it hands out the results that it gave before.
 
 The function object keeps its identity and only its code is exchanged, so every name that the
-script has for it (an import, a method, a default) meets the stand-in, and nothing is left of it
-afterwards.
+script has for it (an import, a method, a default) meets the stand-in.
 """
 
 from __future__ import annotations
 
 import gc
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import CodeType, FunctionType
 from typing import Any
 
 import torch
 from torch.utils._pytree import tree_leaves
+
+from diagnose.measure.script.patches import Patches
 
 # A function that is called more often per step would spend the window in the stand-in itself.
 MOST_RESULTS = 64
@@ -35,57 +36,39 @@ def can_be_replayed(code: CodeType) -> bool:
 StandIn = Callable[[Callable[..., Any], Any, Any], Any]
 
 
-class Exchange:
-    """Whatever runs this code calls a stand-in, until it is removed."""
+def put_stand_in(patches: Patches, functions: Sequence[FunctionType], stand_in: StandIn) -> None:
+    """The stand-in is given the original, its arguments and its keyword arguments."""
+    for function in functions:
+        original = FunctionType(
+            function.__code__,
+            function.__globals__,
+            function.__name__,
+            function.__defaults__,
+            function.__closure__,
+        )
+        original.__kwdefaults__ = function.__kwdefaults__
 
-    def __init__(self, code: CodeType) -> None:
-        self._code = code
-        self._functions = find_functions(code)
+        def call(args: Any, kwargs: Any, original: Any = original) -> Any:
+            return stand_in(original, args, kwargs)
 
-    @property
-    def is_possible(self) -> bool:
-        return bool(self._functions)
-
-    def put(self, stand_in: StandIn) -> None:
-        """The stand-in is given the original, its arguments and its keyword arguments."""
-        for function in self._functions:
-            original = FunctionType(
-                self._code,
-                function.__globals__,
-                function.__name__,
-                function.__defaults__,
-                function.__closure__,
-            )
-            original.__kwdefaults__ = function.__kwdefaults__
-
-            def call(args: Any, kwargs: Any, original: Any = original) -> Any:
-                return stand_in(original, args, kwargs)
-
-            function.__code__ = _calling(call, self._code)
-
-    def remove(self) -> None:
-        for function in self._functions:
-            function.__code__ = self._code
+        patches.set_code(function, _calling(call, function.__code__))
 
 
 class Swap:
     """One function, first recorded and then replayed."""
 
     def __init__(self, code: CodeType) -> None:
-        self._exchange = Exchange(code)
+        self._functions = find_functions(code)
         self._results: list[Any] = []
         self._next = 0
-        self.refused = "" if self._exchange.is_possible else "the function cannot be found any more"
+        self.refused = "" if self._functions else "the function cannot be found any more"
 
-    def record(self) -> None:
-        self._exchange.put(self._recorded)
+    def record(self, patches: Patches) -> None:
+        put_stand_in(patches, self._functions, self._recorded)
 
-    def replay(self) -> None:
+    def replay(self, patches: Patches) -> None:
         self._next = 0
-        self._exchange.put(self._replayed)
-
-    def remove(self) -> None:
-        self._exchange.remove()
+        put_stand_in(patches, self._functions, self._replayed)
 
     @property
     def is_ready(self) -> bool:

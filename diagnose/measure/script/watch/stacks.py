@@ -21,6 +21,7 @@ import torch.utils.data.dataloader as loading
 from torch.autograd.graph import _engine_run_backward
 
 from diagnose.measure.process import wake_on_time
+from diagnose.measure.script.patches import Patches
 from diagnose.measure.script.watch.where import Sources, Spot, line_at
 from diagnose.records.script import Phase
 
@@ -88,29 +89,29 @@ class Stacks(threading.Thread):
         self._kinds: dict[CodeType, Kind] = dict.fromkeys(tools, "tool")
         self._kinds.update(_CODES)
         self._main = threading.get_ident()
-        self._wanted = threading.Event()
-        self._usual_switch = sys.getswitchinterval()
+        self._switched_on = threading.Event()
         self._last = 0.0
 
-    def switch_on(self) -> None:
+    def switch_on(self, patches: Patches, into: Seconds) -> None:
+        """Sample until the patches are undone."""
         if not self.is_alive():
             self.start()
+        usual = sys.getswitchinterval()
+        patches.on_undo(lambda: sys.setswitchinterval(usual))
         sys.setswitchinterval(SWITCH_SECONDS)
+        self.seconds = into
         self._last = time.perf_counter()
-        self._wanted.set()
-
-    def switch_off(self) -> None:
-        self._wanted.clear()
-        sys.setswitchinterval(self._usual_switch)
+        patches.on_undo(self._switched_on.clear)
+        self._switched_on.set()
 
     def run(self) -> None:
         wake_on_time()
         while True:
-            self._wanted.wait()
+            self._switched_on.wait()
             time.sleep(PERIOD_SECONDS)
             now = time.perf_counter()
             stack = self.read(self._look())
-            if stack is not None and self._wanted.is_set():
+            if stack is not None and self._switched_on.is_set():
                 self.seconds[stack] += now - self._last
                 if self._is_aside(stack):
                     self.aside_seconds += now - self._last

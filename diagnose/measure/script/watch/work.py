@@ -23,7 +23,8 @@ from diagnose.measure.lines.launches import Calls, Operators, Tally, Watch, coun
 from diagnose.measure.lines.operators import Effect, operand_tensors
 from diagnose.measure.lines.source import Caller, Place
 from diagnose.measure.machine.device import Device
-from diagnose.measure.script.watch.forwards import Forwards
+from diagnose.measure.script.patches import Patches
+from diagnose.measure.script.watch.boundary import Forwards
 from diagnose.measure.script.watch.where import Sources, Spot
 
 _COPIES = frozenset(("_to_copy", "copy_", "clone", "_pin_memory"))
@@ -144,43 +145,28 @@ def _without_modes() -> contextlib.AbstractContextManager[Any]:
 
 
 class StepMap:
-    """Maps the steps between `begin` and `end`, each of them on its own."""
+    """Maps one step, from its beginning until the patches are undone."""
 
-    def __init__(self, sources: Sources, device: Device, forwards: Forwards) -> None:
-        self.steps: list[StepWork] = []
+    def __init__(
+        self, sources: Sources, device: Device, forwards: Forwards, patches: Patches
+    ) -> None:
+        self.work = StepWork()
         self._sources = sources
-        self._device = device
         self._forwards = forwards
-        self._modes: contextlib.ExitStack | None = None
-        self._running: set[Place] = set()
         self._births: dict[int, frozenset[Spot]] = {}
-
-    def begin(self) -> None:
-        self.steps.append(StepWork())
-        self._births.clear()
-        self._running = {spot.place for spot in self._sources.spots(sys._getframe(1))}
-        self._watch = _ScriptWatch(self._sources, self._device)
-        self._modes = contextlib.ExitStack()
-        self._modes.enter_context(_Results(self._watch, self))
-        self._modes.enter_context(Calls(self._watch))
-        self._forwards.before.append(self._note_model_input)
-        self._modes.callback(self._forwards.before.remove, self._note_model_input)
+        self._running = {spot.place for spot in sources.spots(sys._getframe(1))}
+        self._watch = _ScriptWatch(sources, device)
+        patches.on_undo(self._count)
+        patches.enter(_Results(self._watch, self))
+        patches.enter(Calls(self._watch))
+        forwards.listen(patches, before=self._note_model_input)
         earlier = sys.getprofile()
+        patches.on_undo(lambda: sys.setprofile(earlier))
         sys.setprofile(self._note_call)
-        self._modes.callback(sys.setprofile, earlier)
 
-    @property
-    def is_watching(self) -> bool:
-        return self._modes is not None
-
-    def end(self) -> None:
-        if self._modes is None:
-            return
-        self._modes.close()
-        self._modes = None
-        step = self.steps[-1]
+    def _count(self) -> None:
         for place, tally in self._watch.tallies.items():
-            line = step.line(place)
+            line = self.work.line(place)
             line.launches = tally.forward.total() + tally.backward.total()
             line.syncs = tally.syncs.total()
             line.flops = tally.flops
@@ -197,7 +183,7 @@ class StepMap:
             return
         caller, place, effect, seconds, backward = self._watch.last
         self._watch.last = None
-        line = self.steps[-1].line(place)
+        line = self.work.line(place)
         if backward:
             line.backward_seconds += seconds
         else:
@@ -267,8 +253,8 @@ class StepMap:
         first = next(iter(_tensors((args, kwargs))), None)
         if first is not None:
             with _disable_current_modes(), torch._C.DisableTorchFunction():
-                self.steps[-1].inputs.append(_fingerprint(first))
-            self.steps[-1].feeding |= self._births.get(_address(first), frozenset())
+                self.work.inputs.append(_fingerprint(first))
+            self.work.feeding |= self._births.get(_address(first), frozenset())
 
 
 def find_repeated(steps: list[StepWork]) -> dict[Place, Repeated]:

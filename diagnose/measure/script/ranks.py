@@ -17,7 +17,7 @@ from datetime import timedelta
 from typing import Any
 
 from diagnose.measure.ranks.job.rendezvous import Place, open_rooms, open_store, read_place
-from diagnose.measure.script.watch.program import Enough
+from diagnose.measure.script.program import Enough
 from diagnose.records.codec import from_dict, to_dict
 from diagnose.records.script import RankTimes
 

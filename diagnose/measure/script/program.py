@@ -17,9 +17,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import CodeType, ModuleType, TracebackType
-from typing import NoReturn
 
-PACKAGE = Path(__file__).resolve().parents[4]
+PACKAGE = Path(__file__).resolve().parents[2]
 
 
 class Enough(BaseException):
@@ -111,26 +110,6 @@ def _as_main(module: ModuleType, script: Path, arguments: Sequence[str]) -> Iter
         sys.path[:] = path
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, handler)
-
-
-@contextlib.contextmanager
-def telling_before_exit(tell: Callable[[int], None]) -> Iterator[None]:
-    """`os._exit` leaves at once, past everything that could still be told."""
-    original = os._exit
-
-    def leave(status: int) -> NoReturn:
-        tell(status)
-        original(status)
-
-    _put_exit(leave)
-    try:
-        yield
-    finally:
-        _put_exit(original)
-
-
-def _put_exit(function: Callable[[int], NoReturn]) -> None:
-    setattr(os, "_exit", function)  # noqa: B010 - its type is not ours
 
 
 def _exit_code(code: object) -> int:

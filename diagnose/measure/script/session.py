@@ -9,39 +9,54 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
-from diagnose.measure.script.watch.observer import Observer
-from diagnose.measure.script.watch.program import End, run_program, telling_before_exit
-from diagnose.measure.script.watch.ranks import Ranks
-from diagnose.measure.script.watch.record import build_record, own_times
-from diagnose.records.script import ScriptRecord, Wanted
+from diagnose.measure.script.passes import Passes
+from diagnose.measure.script.patches import Patches
+from diagnose.measure.script.plan import Timetable
+from diagnose.measure.script.program import End, run_program
+from diagnose.measure.script.ranks import Ranks
+from diagnose.measure.script.record import build_record, own_times, why_incomplete
+from diagnose.measure.script.watch.seen import Picture
+from diagnose.records.header import Header
+from diagnose.records.script import Options, ScriptRecord
 
 # Enough for a process of the script's to end by itself once it is asked to.
 LONGEST_GOODBYE_SECONDS = 3.0
 COMPILED = (
     "torch.compile is at work: operators and FLOPs were counted in steps that ran without it, so "
-    "that a line may ask for fewer than are told"
+    "a line may need fewer than reported"
 )
 
 
 class Session:
-    """Runs the script and hands its record to `tell`, on rank 0."""
+    """Runs the script and hands its record to `conclude`, on rank 0."""
 
-    def __init__(self, script: Path, wanted: Wanted, tell: Callable[[ScriptRecord], None]) -> None:
+    def __init__(
+        self,
+        script: Path,
+        header: Header,
+        options: Options,
+        conclude: Callable[[ScriptRecord], None],
+    ) -> None:
         self._script = script
-        self._tell = tell
+        self._header = header
+        self._options = options
+        self._hand_over = conclude
         self._process = os.getpid()
         self._ranks = Ranks()
-        self._observer = Observer(wanted, self._ranks.count, self._ranks.agree, self._leave)
+        self._patches = Patches()
+        timetable = Timetable(options, self._ranks.count, self._ranks.agree)
+        self._passes = Passes(self._patches, timetable, self._leave)
 
     def run(self, arguments: Sequence[str]) -> End:
-        self._observer.start()
+        self._patches.put(os, "_exit", self._concluding)
+        self._passes.start()
         try:
-            with telling_before_exit(self._tell_before_exit):
-                end = run_program(self._script, arguments, self._caused)
+            end = run_program(self._script, arguments, self._caused)
         finally:
             if self._is_here():
-                self._observer.close()
+                self._passes.close()
         if not self._is_here():
             return end
         ended = "it was interrupted" if end.interrupted else f"the script ended (code {end.code})"
@@ -60,34 +75,49 @@ class Session:
 
     def _caused(self, error: BaseException) -> bool:
         """What is tried with several ranks breaks no script; one that loses a peer breaks."""
-        return self._is_here() and self._ranks.count == 1 and self._observer.caused(error)
+        return self._is_here() and self._ranks.count == 1 and self._passes.caused(error)
 
-    def _tell_before_exit(self, code: int) -> None:
-        is_main = threading.current_thread() is threading.main_thread()
-        if self._is_here() and is_main and self._observer.is_open:
-            self._observer.close()
-            self._conclude(f"the script left by os._exit({code})")
+    def _concluding(self, original: Any) -> Any:
+        """`os._exit` leaves at once, past everything that could still be said."""
+
+        def leave(status: int) -> None:
+            is_main = threading.current_thread() is threading.main_thread()
+            if self._is_here() and is_main and self._passes.is_open:
+                self._passes.close()
+                self._conclude(f"the script left by os._exit({status})")
+            original(status)
+
+        return leave
 
     def _conclude(self, ended: str, trouble: str = "") -> None:
+        picture = Picture(self._passes.seen, self._passes.instruments)
         with self._ranks.hearing_calls_off():
-            ranks = self._ranks.gather(own_times(self._observer, self._ranks.rank), trouble)
+            ranks = self._ranks.gather(own_times(picture, self._ranks.rank), trouble)
             if not self._ranks.is_teller():
                 return
-            record = build_record(self._observer, self._script, ended, ranks)
+            record = build_record(
+                picture, self._header, self._script, why_incomplete(picture, self._options, ended)
+            )
+            record = replace(record, ranks=ranks)
             if self._ranks.complaint:
                 # Times of ranks that wait for one that failed are no times of steps.
                 why = f"{self._ranks.complaint} after {record.steps} steps"
                 record = replace(record, missing=why, sampled_steps=0)
-            if _has_compiled():
-                record = replace(record, notes=(*record.notes, COMPILED))
-            self._tell(record)
+            self._hand_over(replace(record, notes=(*record.notes, *self._notes())))
+
+    def _notes(self) -> list[str]:
+        notes = [COMPILED] if _has_compiled() else []
+        if self._patches.left_alone:
+            names = ", ".join(self._patches.left_alone)
+            notes.append(f"the script replaced {names} during the run; its version was kept")
+        return notes
 
     def _leave(self) -> None:
         """End the process where the script does not let it end: it holds every exception, or its
         own threads would run for ever.
         """
-        if self._observer.is_open:
-            self._observer.close()
+        if self._passes.is_open:
+            self._passes.close()
             self._conclude("everything was measured")
         sys.stdout.flush()
         sys.stderr.flush()

@@ -1,0 +1,244 @@
+"""What is written down of a run? Everything that was seen, as plain data."""
+
+from __future__ import annotations
+
+import statistics
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import torch
+
+from diagnose.measure.lines.source import Place
+from diagnose.measure.script.plan import fewest_steps
+from diagnose.measure.script.watch.boundary import FORWARDS_WITHOUT_OPTIMIZER, OPTIMIZER_STEP
+from diagnose.measure.script.watch.ceilings import measure_ceilings
+from diagnose.measure.script.watch.growth import HOOKS, Grown
+from diagnose.measure.script.watch.seen import Picture
+from diagnose.measure.script.watch.suspects import group_samples
+from diagnose.measure.script.watch.work import StepWork
+from diagnose.records.header import Header
+from diagnose.records.script import (
+    PHASES,
+    Growth,
+    Options,
+    RankTimes,
+    ScriptRecord,
+    Site,
+    Suspect,
+)
+from diagnose.records.stats import FEWEST_FOR_INTERVAL, Interval, hodges_lehmann
+
+# Resident memory moves by some pages in any process.
+SMALLEST_GROWTH_BYTES = 64 * 1024
+# Late against early time of the work that grows, beyond what everything else has changed by.
+GROWN = 1.25
+MOST_RATES = 60
+# Of a step: below it, work that uses what grows does not explain that steps become slower.
+SMALLEST_USE = 0.1
+_DURING = {
+    "start": "before the first of them was timed",
+    "warm-up": "while it was warming up",
+    "plain": "while plain steps were timed",
+    "sampled": "while its lines were sampled",
+    "mapped": "while its operators were counted",
+    "tried": "while changes were being tried",
+}
+
+
+def build_record(picture: Picture, header: Header, script: Path, missing: str) -> ScriptRecord:
+    seen, instruments = picture.seen, picture.instruments
+    double_share, double_site = _double(picture)
+    if seen.ceilings is None and seen.early_steps:
+        seen.ceilings = measure_ceilings(instruments.device)
+    return ScriptRecord(
+        header=header,
+        script=script.name,
+        boundary=instruments.boundary.kind or OPTIMIZER_STEP,
+        steps=seen.steps,
+        step_seconds=tuple(seen.plain),
+        hook_seconds=statistics.median(seen.hook_seconds) if seen.hook_seconds else 0.0,
+        phases={phase: picture.phases[phase] for phase in PHASES if picture.phases.get(phase)},
+        # Lines of which no step was mapped cannot be judged, however often they were seen.
+        sampled_steps=seen.early_steps + seen.late_steps if seen.works else 0,
+        suspects=tuple(sorted(_suspects(picture), key=lambda each: -each.seconds)),
+        windows=tuple(seen.windows),
+        changes=tuple(seen.changes),
+        occasions=tuple(seen.occasions),
+        loaders=picture.loaders,
+        double_share=double_share,
+        double_site=double_site,
+        flops=_flops(seen.works),
+        growth=_growth(picture),
+        ranks=(),
+        ceilings=seen.ceilings,
+        update_bytes=_update_bytes(instruments.boundary.optimizers),
+        missing=missing,
+    )
+
+
+def own_times(picture: Picture, rank: int) -> RankTimes:
+    """What this rank hands to rank 0."""
+    return RankTimes(
+        rank,
+        picture.seen.typical_seconds,
+        picture.phases.get("communication", 0.0),
+        tuple(_suspects(picture)),
+        tuple(picture.seen.windows),
+    )
+
+
+def why_incomplete(picture: Picture, options: Options, ended: str) -> str:
+    """Why there is less than everything; empty if there is not."""
+    seen = picture.seen
+    if seen.fault:
+        return f"this suite itself failed ({seen.fault}); please report it"
+    if seen.stage == "done" or seen.failed:
+        return ""
+    needed = fewest_steps(options) - seen.steps
+    if seen.steps == 0:
+        if picture.instruments.boundary.elsewhere:
+            return f"{ended}; its steps run in a thread other than the main one: not watched"
+        return (
+            f"{ended} before the first step; a step is a call of optimizer.step(), or a call of a "
+            f"model after {FORWARDS_WITHOUT_OPTIMIZER} calls without an optimizer"
+        )
+    if needed > 0:
+        return f"{ended} after {seen.steps} steps; at least {needed} more are needed"
+    missing = f"{ended} after {seen.steps} steps, {_DURING[seen.stage]}"
+    if not seen.works:
+        missing += f"; --steps {seen.steps} would fit all passes into so many"
+    return missing
+
+
+def _suspects(picture: Picture) -> list[Suspect]:
+    return [suspect for _, suspect in picture.suspects]
+
+
+def _update_bytes(optimizers: Iterable[torch.optim.Optimizer]) -> int:
+    """Every parameter and state is read and written once, every gradient read."""
+    total = 0
+    for optimizer in optimizers:
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                states = optimizer.state.get(parameter, {}).values()
+                sizes = [each.nbytes for each in states if isinstance(each, torch.Tensor)]
+                total += 3 * parameter.nbytes + 2 * sum(sizes)
+    return total
+
+
+def _flops(works: Sequence[StepWork]) -> int:
+    total = sum(line.flops for step in works for line in step.lines.values())
+    return round(total / len(works)) if works else 0
+
+
+def _double(picture: Picture) -> tuple[float, Site | None]:
+    """The share of the operators' time in double precision, and where that type comes from.
+
+    From the line that converts in every step, else from where the model was converted, else
+    from the line that computes most in it.
+    """
+    total = double = 0.0
+    makers: dict[Place, float] = defaultdict(float)
+    users: dict[Place, float] = defaultdict(float)
+    for step in picture.seen.works:
+        for place, line in step.lines.items():
+            total += line.forward_seconds + line.backward_seconds
+            double += line.double_seconds
+            if place is not None and place.path and line.double_seconds:
+                users[place] += line.double_seconds
+                if line.makes_double:
+                    makers[place] += line.double_seconds
+    if not double:
+        return 0.0, None
+    if not makers and picture.instruments.origins.double_spot is not None:
+        return double / total, picture.sources.site(picture.instruments.origins.double_spot)
+    named = makers or users
+    best = max(named, key=lambda place: named[place], default=None)
+    return double / total, picture.sources.site_of(best) if best is not None else None
+
+
+def _growth(picture: Picture) -> Growth | None:
+    grown = picture.seen.grown
+    if not grown:
+        return None
+    slope = _slope([(float(step), seconds) for step, seconds in picture.seen.all_plain])
+    memory = _slope([(float(step), float(size)) for step, size in picture.seen.memory])
+    able = _able_to_grow(picture, grown)
+    slower = None
+    if slope.center:
+        slower = _grown_suspect(picture, able) or _largest(picture, able)
+    first = grown[0]
+    filled = picture.sources.site_of(first.filler) if first.filler is not None else None
+    return Growth(
+        site=slower.site if slower is not None else filled,
+        what=first.name,
+        holds_tensors=first.holds_tensors,
+        seconds_per_step=slope.center,
+        seconds_low=slope.low or 0.0,
+        seconds_high=slope.high or 0.0,
+        bytes_per_step=memory.center if memory.center > SMALLEST_GROWTH_BYTES else 0.0,
+        suspect=slower.key if slower is not None else "",
+    )
+
+
+def _slope(points: list[tuple[float, float]]) -> Interval:
+    """By how much the later half is above the earlier, per step; 0 if that is not certain."""
+    half = len(points) // 2
+    pairs = zip(points[:half], points[-half:], strict=True) if half else ()
+    rates = [(b[1] - a[1]) / (b[0] - a[0]) for a, b in pairs if b[0] > a[0]]
+    # All pairs of some hundred rates would take longer than a step.
+    rates = rates[:: 1 + len(rates) // MOST_RATES]
+    interval = hodges_lehmann(rates) if len(rates) >= FEWEST_FOR_INTERVAL else None
+    if interval is None or interval.low is None or interval.low <= 0:
+        return Interval(0.0, 0.0, 0.0)
+    return interval
+
+
+def _able_to_grow(picture: Picture, grown: Sequence[Grown]) -> list[str]:
+    """Work that has to do with what grows: it uses its name, is the backward pass of a kept
+    graph, or the model that has ever more hooks.
+    """
+    names = [each.name.rpartition(".")[2] for each in grown]
+    has_graph = any(each.holds_graph for each in grown)
+    return [
+        key
+        for key, group in picture.groups.items()
+        if (has_graph and key == "backward")
+        or (HOOKS in names and group.phase == "forward")
+        or any(map(group.mentions, names))
+    ]
+
+
+def _largest(picture: Picture, able: Sequence[str]) -> Suspect | None:
+    """Where nothing was seen late enough to compare, the most of what uses it, if it is much."""
+    found = [each for _, each in picture.suspects if each.key in able]
+    best = max(found, key=lambda each: each.seconds, default=None)
+    worth = SMALLEST_USE * picture.seen.typical_seconds
+    return best if best is not None and best.seconds >= worth else None
+
+
+def _grown_suspect(picture: Picture, able: Sequence[str]) -> Suspect | None:
+    """The work that grows from the early to the late samples far more than all the rest."""
+    if not picture.seen.late_steps or not picture.seen.early_steps:
+        return None
+    spine = picture.spine
+    early, late = (
+        {key: group.seconds / steps for key, group in group_samples(samples, spine).items()}
+        for samples, steps in (
+            (picture.seen.early, picture.seen.early_steps),
+            (picture.seen.late, picture.seen.late_steps),
+        )
+    )
+    best = max(
+        (key for key in able if key in late),
+        key=lambda key: late[key] - early.get(key, 0.0),
+        default="",
+    )
+    before, after = early.get(best, 0.0), late.get(best, 0.0)
+    rest_before, rest_after = sum(early.values()) - before, sum(late.values()) - after
+    # A busy neighbour slows everything down; what grows does so alone.
+    usual = max(1.0, rest_after / rest_before) if rest_before else 1.0
+    if after < GROWN * usual * before:
+        return None
+    return next((each for _, each in picture.suspects if each.key == best), None)
