@@ -14,7 +14,8 @@ from diagnose.records.batch_size import BatchSizeRecord
 from diagnose.records.experiments import OptimizeRecord
 from diagnose.records.ranks import BandwidthRecord, ScalingRecord
 from diagnose.records.run import RunRecord
-from diagnose.render import accuracy, batch_size, figures, link, scaling, store
+from diagnose.records.script import ScriptRecord
+from diagnose.render import accuracy, batch_size, figures, link, scaling, script, store
 from diagnose.render.closing import closing
 from diagnose.render.optimize import figures as optimize_figures
 from diagnose.render.optimize import report as optimize_report
@@ -79,6 +80,7 @@ PARTS: tuple[Part, ...] = (
         run_figures.figures,
         run_export.export,
     ),
+    Part(ScriptRecord, "Why is the script slow?", script.page, script.figures),
     Part(
         OptimizeRecord,
         "Which line is to blame, and what helps?",

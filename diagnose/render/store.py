@@ -20,13 +20,21 @@ from diagnose.records.experiments import OptimizeRecord
 from diagnose.records.header import SCHEMA
 from diagnose.records.ranks import BandwidthRecord, ScalingRecord
 from diagnose.records.run import RunRecord
+from diagnose.records.script import ScriptRecord
 
 Record: TypeAlias = (
-    RunRecord | OptimizeRecord | BatchSizeRecord | BandwidthRecord | ScalingRecord | AccuracyRecord
+    RunRecord
+    | ScriptRecord
+    | OptimizeRecord
+    | BatchSizeRecord
+    | BandwidthRecord
+    | ScalingRecord
+    | AccuracyRecord
 )
 T = TypeVar("T", bound=Record)
 
 RECORD_NAME = "run.json"
+SCRIPT_NAME = "script.json"
 OPTIMIZE_NAME = "optimize.json"
 BATCH_SIZE_NAME = "batch_size.json"
 BANDWIDTH_NAME = "bandwidth.json"
@@ -34,6 +42,7 @@ SCALING_NAME = "scaling.json"
 ACCURACY_NAME = "accuracy.json"
 NAMES: Mapping[type[Record], str] = {
     RunRecord: RECORD_NAME,
+    ScriptRecord: SCRIPT_NAME,
     OptimizeRecord: OPTIMIZE_NAME,
     BatchSizeRecord: BATCH_SIZE_NAME,
     BandwidthRecord: BANDWIDTH_NAME,

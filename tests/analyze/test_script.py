@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from diagnose.analyze.script.advice import advise
 from diagnose.analyze.script.rules import diagnose
+from diagnose.analyze.script.words import advise
 from diagnose.records.codec import to_dict
 from diagnose.records.script import (
     AGAIN,
@@ -33,7 +33,7 @@ def test_a_healthy_script_has_one_finding_that_says_how_near_the_ceiling_is() ->
     diagnosis = diagnose(record())
     assert [each.cause for each in diagnosis.findings] == ["compute"]
     assert diagnosis.findings[0].gain_ms == 0
-    assert "10 % of what a matrix product reaches" in diagnosis.findings[0].evidence
+    assert "10 % of the speed of a large float32 matrix product" in diagnosis.findings[0].evidence
     assert sum(diagnosis.phases.values()) == pytest.approx(STEP * 1e3)
 
 
@@ -260,8 +260,8 @@ def test_nothing_measured_is_said_and_not_guessed() -> None:
     diagnosis = diagnose(empty)
     assert diagnosis.findings == ()
     assert diagnosis.step_ms is None
-    assert diagnosis.sentence == "Nothing can be told: the script ended."
-    assert summarize(diagnosis).startswith("diagnose: Nothing can be told")
+    assert diagnosis.sentence == "No diagnosis: the script ended."
+    assert summarize(diagnosis).startswith("diagnose: No diagnosis")
 
 
 def test_every_cause_has_advice_and_records_survive_json() -> None:

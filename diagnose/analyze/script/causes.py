@@ -6,10 +6,11 @@ and what their results are used for.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
 
-from diagnose.analyze.script.claims import Claim, bounds
+from diagnose.analyze.script.claims import Claim, add
 from diagnose.analyze.units import number, scaled
 from diagnose.records.script import Cause, ScriptRecord, Site, Suspect
 from diagnose.records.stats import Interval
@@ -30,96 +31,146 @@ HEAVY_GROWTH_BYTES = 1e6
 SAMPLES_PER_SECOND = 400.0
 
 
+@dataclass(frozen=True)
+class _Work:
+    """One group of lines, with what its judgement rests on."""
+
+    suspect: Suspect
+    record: ScriptRecord
+
+    @property
+    def seconds(self) -> float:
+        return self.suspect.seconds + self.suspect.backward_seconds
+
+    @cached_property
+    def operators(self) -> float:
+        """Seconds inside operators; a module's own Python code is not the script's to save."""
+        suspect = self.suspect
+        inside = suspect.torch_seconds if suspect.phase == "forward" else 0.0
+        operators = max(suspect.operator_seconds, inside) + self._fresh_seconds
+        return min(operators, suspect.seconds)
+
+    @property
+    def python_share(self) -> float:
+        return 1 - self.operators / self.suspect.seconds if self.suspect.seconds else 0.0
+
+    @property
+    def wasted(self) -> float:
+        """What would come back if one run of the line did the work of all."""
+        suspect = self.suspect
+        if min(suspect.trips, suspect.launches) < FEWEST_TRIPS:
+            return 0.0
+        wasted = self.seconds - max(self._needed_seconds, self.seconds / suspect.trips)
+        return wasted if wasted >= OVERHEAD_SHARE * self.seconds else 0.0
+
+    @property
+    def _fresh_seconds(self) -> float:
+        """What its operators may take longer where the system gives them fresh memory.
+
+        Whether it does depends on what lies beside it on the heap, and so on being watched.
+        """
+        ceilings = self.record.ceilings
+        rate = ceilings.fresh_bytes_per_second if ceilings is not None else 0.0
+        return self.suspect.new_bytes / rate if rate else 0.0
+
+    @property
+    def _needed_seconds(self) -> float:
+        """What the arithmetic and the bytes alone would take at this device's best."""
+        suspect, ceilings = self.suspect, self.record.ceilings
+        if ceilings is None or not ceilings.flops_per_second or not ceilings.bytes_per_second:
+            return 0.0
+        moved = suspect.moved_bytes
+        if suspect.phase == "optimizer":
+            # One pass over all tensors is enough, however many operators there are now.
+            moved = min(moved, self.record.update_bytes)
+        arithmetic = suspect.flops / ceilings.flops_per_second
+        return max(arithmetic, moved / ceilings.bytes_per_second)
+
+
+@dataclass(frozen=True)
+class _Rule:
+    """What work suffers from; `evidence` may name facts of the suspect."""
+
+    cause: Cause | None  # None: it simply computes
+    applies: Callable[[_Work], bool]
+    evidence: str = ""
+    gain: Callable[[_Work], float] = lambda work: work.seconds
+
+
+def _in_phase(*phases: str) -> Callable[[_Work], bool]:
+    return lambda work: work.suspect.phase in phases
+
+
+def _is_torchs_own_update(work: _Work) -> bool:
+    """Which is tried in another form."""
+    return work.suspect.phase == "optimizer" and work.suspect.trips < FEWEST_TRIPS
+
+
+def _only_copies(work: _Work) -> bool:
+    suspect = work.suspect
+    mostly = suspect.copy_seconds >= COPY_SHARE * suspect.operator_seconds > 0
+    return suspect.phase == "host" and mostly and work.python_share < HOST_SHARE
+
+
+def _reads_back(work: _Work) -> bool:
+    syncs = work.suspect.syncs
+    return syncs >= FEWEST_TRIPS and syncs >= SYNC_SHARE * work.suspect.launches
+
+
+def _is_python(work: _Work) -> bool:
+    return work.python_share >= HOST_SHARE and work.suspect.launches < FEWEST_TRIPS * 64
+
+
+_MANY = "{launches} operators per step, {trips} runs of the line"
+# The first that applies decides.
+_RULES: tuple[_Rule, ...] = (
+    _Rule("evaluation", _in_phase("evaluation"), "evaluation of the model"),
+    _Rule("host", _in_phase("checkpoint", "logging"), "{phase} in the step"),
+    _Rule("communication", _in_phase("communication"), "waiting for other ranks"),
+    _Rule("input", _in_phase("input"), "waiting for the loader"),
+    _Rule(None, _in_phase("backward")),
+    _Rule(None, _is_torchs_own_update),
+    _Rule(
+        "recompute",
+        lambda work: work.suspect.repeats,
+        "the same results in steps with other batches",
+    ),
+    _Rule("transfer", _only_copies, "operators that only copy or convert"),
+    _Rule("input", lambda work: work.suspect.feeds, "making the model's input"),
+    _Rule("sync", _reads_back, "{syncs} values read back per step"),
+    _Rule(
+        "optimizer",
+        lambda work: work.suspect.phase == "optimizer" and work.wasted > 0,
+        _MANY,
+        lambda work: work.wasted,
+    ),
+    _Rule("launch", lambda work: work.wasted > 0, _MANY, lambda work: work.wasted),
+    _Rule(
+        "host",
+        _is_python,
+        "{phase} work without operators",
+        lambda work: work.seconds - work.operators,
+    ),
+)
+
+
 def judge_lines(record: ScriptRecord) -> Iterator[Claim]:
     growing = record.growth.suspect if record.growth is not None else ""
-    claims = [judge_suspect(each, record) for each in record.suspects if each.key != growing]
+    claims = [_judge(each, record) for each in record.suspects if each.key != growing]
     yield from _join([claim for claim in claims if claim is not None])
 
 
-def judge_suspect(suspect: Suspect, record: ScriptRecord) -> Claim | None:
-    """The cause of one group of lines, or None where it simply computes."""
-    seconds = suspect.seconds + suspect.backward_seconds
-    # A module's own Python code is not the script's to save.
-    inside = suspect.torch_seconds if suspect.phase == "forward" else 0.0
-    operators = max(suspect.operator_seconds, inside) + _fresh_seconds(suspect, record)
-    operators = min(operators, suspect.seconds)
-    python = 1 - operators / suspect.seconds if suspect.seconds else 0.0
-    if suspect.phase == "evaluation":
-        return _estimate("evaluation", suspect, seconds, record, "evaluation of the model")
-    if suspect.phase in ("checkpoint", "logging"):
-        return _estimate("host", suspect, seconds, record, f"{suspect.phase} in the step")
-    if suspect.phase == "communication":
-        return _estimate("communication", suspect, seconds, record, "waiting for other ranks")
-    if suspect.phase == "input":
-        return _estimate("input", suspect, seconds, record, "waiting for the loader")
-    if suspect.phase == "backward":
+def _judge(suspect: Suspect, record: ScriptRecord) -> Claim | None:
+    work = _Work(suspect, record)
+    rule = next((each for each in _RULES if each.applies(work)), None)
+    if rule is None or rule.cause is None:
         return None
-    if suspect.phase == "optimizer" and suspect.trips < FEWEST_TRIPS:
-        return None  # torch's own update, which is tried in another form
-    if suspect.repeats:
-        return _estimate(
-            "recompute", suspect, seconds, record, "the same results in steps with other batches"
-        )
-    if (
-        suspect.phase == "host"
-        and suspect.copy_seconds >= COPY_SHARE * suspect.operator_seconds > 0
-        and python < HOST_SHARE
-    ):
-        return _estimate(
-            "transfer", suspect, seconds, record, "operators that only copy or convert"
-        )
-    if suspect.feeds:
-        return _estimate("input", suspect, seconds, record, "making the model's input")
-    if suspect.syncs >= FEWEST_TRIPS and suspect.syncs >= SYNC_SHARE * suspect.launches:
-        return _estimate(
-            "sync", suspect, seconds, record, f"{suspect.syncs} values read back per step"
-        )
-    if suspect.trips >= FEWEST_TRIPS and suspect.launches >= FEWEST_TRIPS:
-        needed = _needed_seconds(suspect, record)
-        wasted = seconds - max(needed, seconds / suspect.trips)
-        if wasted >= OVERHEAD_SHARE * seconds:
-            return _estimate(
-                "optimizer" if suspect.phase == "optimizer" else "launch",
-                suspect,
-                wasted,
-                record,
-                f"{suspect.launches} operators per step, {suspect.trips} runs of the line",
-            )
-    if python >= HOST_SHARE and suspect.launches < FEWEST_TRIPS * 64:
-        idle = seconds - operators
-        return _estimate("host", suspect, idle, record, f"{suspect.phase} work without operators")
-    return None
-
-
-def _fresh_seconds(suspect: Suspect, record: ScriptRecord) -> float:
-    """What its operators may take longer where the system gives them fresh memory.
-
-    Whether it does depends on what lies beside it on the heap, and so on being watched.
-    """
-    rate = record.ceilings.fresh_bytes_per_second if record.ceilings is not None else 0.0
-    return suspect.new_bytes / rate if rate else 0.0
-
-
-def _needed_seconds(suspect: Suspect, record: ScriptRecord) -> float:
-    """What the arithmetic and the bytes alone would take at this device's best."""
-    ceilings = record.ceilings
-    if ceilings is None or not ceilings.flops_per_second or not ceilings.bytes_per_second:
-        return 0.0
-    arithmetic = suspect.flops / ceilings.flops_per_second
-    moved = suspect.moved_bytes
-    if suspect.phase == "optimizer":
-        # One pass over all tensors is enough, however many operators there are now.
-        moved = min(moved, record.update_bytes)
-    return max(arithmetic, moved / ceilings.bytes_per_second)
-
-
-def _estimate(
-    cause: Cause, suspect: Suspect, seconds: float, record: ScriptRecord, evidence: str
-) -> Claim:
+    seconds = rule.gain(work)
     samples = max(1.0, seconds * record.sampled_steps * SAMPLES_PER_SECOND)
     reach = 2 * seconds / samples**0.5
+    evidence = rule.evidence.format(**vars(suspect))
     return Claim(
-        cause,
+        rule.cause,
         suspect.site,
         Interval(seconds, max(0.0, seconds - reach), seconds + reach),
         verified=False,
@@ -197,10 +248,5 @@ def _join(claims: Sequence[Claim]) -> list[Claim]:
             joined[key] = claim
         else:
             larger = max(earlier, claim, key=lambda each: each.gain.center)
-            joined[key] = replace(larger, gain=_add(earlier.gain, claim.gain))
+            joined[key] = replace(larger, gain=add(earlier.gain, claim.gain))
     return list(joined.values())
-
-
-def _add(one: Interval, other: Interval) -> Interval:
-    low, high = (a + b for a, b in zip(bounds(one), bounds(other), strict=True))
-    return Interval(one.center + other.center, low, high)

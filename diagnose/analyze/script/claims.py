@@ -42,7 +42,7 @@ class Claim:
     suspect: Suspect | None = None
     doubles: float = 0.0  # its gain is what doing this share of the work twice has added
     phase: Phase | None = None  # what comes now and then and was left out in some steps
-    always: bool = False  # told whatever it gives back now: it becomes worse
+    always: bool = False  # reported whatever it costs now: it becomes worse
 
 
 def gain_of(windows: Sequence[Window], change: Change, step_seconds: float) -> Interval | None:
@@ -65,7 +65,7 @@ def gain_of(windows: Sequence[Window], change: Change, step_seconds: float) -> I
     ratio = log_ratio_interval(before, after)
     if change.against != PLAIN:  # replayed batches: what they leave of a step is the whole here
         step_seconds = min(step_seconds, statistics.median(before))
-    return Interval(*(step_seconds * -math.expm1(-each) for each in (ratio.center, *bounds(ratio))))
+    return ratio.map(lambda each: step_seconds * -math.expm1(-each))
 
 
 def cost_of(occasion: Occasion, step_seconds: float) -> Interval | None:
@@ -83,7 +83,7 @@ def cost_of(occasion: Occasion, step_seconds: float) -> Interval | None:
 def _added(more: Sequence[float], less: Sequence[float], step_seconds: float) -> Interval:
     """What the first sides take more than the second, on top of a step of so many seconds."""
     ratio = log_ratio_interval(more, less)
-    return Interval(*(step_seconds * math.expm1(each) for each in (ratio.center, *bounds(ratio))))
+    return ratio.map(lambda each: step_seconds * math.expm1(each))
 
 
 def usual_seconds(record: ScriptRecord) -> float:
@@ -119,6 +119,9 @@ def _unchanged(sides: Mapping[str, float], against: str) -> float:
 
 
 def bounds(interval: Interval) -> tuple[float, float]:
-    if interval.low is None or interval.high is None:
-        return interval.center, interval.center
-    return interval.low, interval.high
+    return interval.ends or (interval.center, interval.center)
+
+
+def add(one: Interval, other: Interval) -> Interval:
+    low, high = (a + b for a, b in zip(bounds(one), bounds(other), strict=True))
+    return Interval(one.center + other.center, low, high)

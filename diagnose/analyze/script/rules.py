@@ -7,17 +7,18 @@ a name of the script's.
 
 from __future__ import annotations
 
+import functools
 import math
 import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from diagnose.analyze.script.advice import advise
 from diagnose.analyze.script.causes import judge_lines, judge_whole
 from diagnose.analyze.script.claims import (
     NOW_AND_THEN,
     SMALLEST_SHARE,
     Claim,
+    add,
     bounds,
     cost_of,
     gain_of,
@@ -25,14 +26,19 @@ from diagnose.analyze.script.claims import (
     usual_seconds,
 )
 from diagnose.analyze.script.ranks import judge_ranks
-from diagnose.analyze.units import number, percent, scale, scaled
+from diagnose.analyze.script.words import (
+    write_answer,
+    write_finding,
+    write_healthy,
+    write_undecided,
+)
+from diagnose.analyze.units import scale
 from diagnose.records.script import (
     SCHEMA,
     Diagnosis,
     Exclusion,
     ScriptFinding,
     ScriptRecord,
-    Site,
     StepTime,
     Suspect,
     Undecided,
@@ -46,13 +52,16 @@ from diagnose.records.stats import Interval, hodges_lehmann
 FIXED_SHARE = 0.5
 # Times what was seen to pass in the loader: replaying batches cannot give back more.
 MOST_OF_SEEN = 1.25
+# All pairs of more would take long, and change nothing.
+MOST_STEPS = 200
 
 
 def diagnose(record: ScriptRecord) -> Diagnosis:
-    step = _step_time(record)
-    mean = statistics.fmean(record.step_seconds) if record.step_seconds else 0.0
-    if record.missing and (step is None or not record.sampled_steps):
-        return _unmeasured(record, step)
+    if not record.step_seconds or (record.missing and not record.sampled_steps):
+        why = record.missing or "no step was timed"
+        return _diagnosis(record, undecided=[Undecided("compute", why)])
+    mean = statistics.fmean(record.step_seconds)
+    noise = noise_share(record.windows) * mean
     claims = _merge(
         [
             *_from_changes(record),
@@ -62,9 +71,9 @@ def diagnose(record: ScriptRecord) -> Diagnosis:
             *judge_whole(record),
         ]
     )
-    noise = noise_share(record.windows) * mean
-    findings, excluded, open_ = [], [], []
     found: list[Claim] = []
+    excluded: list[Exclusion] = []
+    undecided: list[Undecided] = []
     # A larger batch also spreads what another cause costs per step, so it is judged last.
     for claim in sorted(claims, key=lambda each: each.cause == "batch"):
         base = mean
@@ -72,48 +81,64 @@ def diagnose(record: ScriptRecord) -> Diagnosis:
             claim, base = _beside(claim, found, mean)
         low, high = bounds(claim.gain)
         least = claim.smallest_share * base
-        surely = low > 0 and (not claim.verified or claim.gain.center > noise)
-        if claim.always or (claim.gain.center >= least and surely):
+        is_noise = claim.verified and claim.gain.center <= noise
+        if claim.always or (claim.gain.center >= least and low > 0 and not is_noise):
             found.append(claim)
-            findings.append(_finding(claim, mean, record))
         elif high < least:
             excluded.append(Exclusion(claim.cause, (low * 1e3, high * 1e3), claim.evidence))
         else:
-            open_.append(
-                Undecided(
-                    claim.cause,
-                    f"between {number(low * 1e3, 3)} and {number(high * 1e3, 3)} ms of a step: "
-                    f"{claim.evidence}; a longer run (--seconds) would decide it",
-                )
-            )
-    findings.sort(key=lambda each: -each.gain_ms)
+            why = write_undecided(claim, noise if low > 0 and is_noise else None)
+            undecided.append(Undecided(claim.cause, why))
+    findings = sorted(
+        (write_finding(each, mean, record) for each in found), key=lambda each: -each.gain_ms
+    )
     named = {each.cause for each in findings}
-    open_ = [each for each in open_ if each.cause not in named]
-    named |= {each.cause for each in open_}
+    undecided = [each for each in undecided if each.cause not in named]
+    named |= {each.cause for each in undecided}
     # Of many lines that are not it, the one that could give back most speaks for all.
     excluded.sort(key=lambda each: each.gain_ci[1])
     excluded = [*{each.cause: each for each in excluded if each.cause not in named}.values()]
-    open_ += [
-        Undecided(each.cause, f"the script did not survive it ({each.failed}): {each.what}")
+    undecided += [
+        Undecided(
+            each.cause, f"the script failed with {each.failed} while this was tried: {each.what}"
+        )
         for each in record.changes
         if each.failed and not each.doubles
     ]
     if record.missing:
-        open_.append(Undecided("compute", record.missing))
-    if not findings:
-        findings = [_healthy(record, mean)]
+        undecided.append(Undecided("compute", record.missing))
+    return _diagnosis(record, findings or [write_healthy(record, mean)], excluded, undecided, mean)
+
+
+def _diagnosis(
+    record: ScriptRecord,
+    findings: Sequence[ScriptFinding] = (),
+    excluded: Sequence[Exclusion] = (),
+    undecided: Sequence[Undecided] = (),
+    mean: float = 0.0,
+) -> Diagnosis:
+    phases = {name: seconds * 1e3 for name, seconds in record.phases.items()} if mean else {}
+    if phases:
+        phases["unattributed"] = mean * 1e3 - sum(phases.values())
     return Diagnosis(
         schema=SCHEMA,
-        sentence=_sentence(record, step, findings, open_),
-        step_ms=step,
+        sentence=write_answer(record, findings, undecided),
+        step_ms=_step_time(record),
         steps=record.steps,
-        overhead={"share": record.hook_seconds / mean if mean else 0.0},
-        phases=_phases(record, mean),
+        overhead={"share": record.hook_seconds / mean} if mean else {},
+        phases=phases,
         findings=tuple(findings),
         excluded=tuple(excluded),
-        cannot_tell=tuple(open_),
+        cannot_tell=tuple(undecided),
         notes=record.notes,
     )
+
+
+def _step_time(record: ScriptRecord) -> StepTime | None:
+    if not record.step_seconds:
+        return None
+    low, high = bounds(hodges_lehmann(record.step_seconds[:MOST_STEPS]))
+    return StepTime(statistics.median(record.step_seconds) * 1e3, low * 1e3, high * 1e3)
 
 
 def _beside(batch: Claim, found: Sequence[Claim], mean: float) -> tuple[Claim, float]:
@@ -124,36 +149,7 @@ def _beside(batch: Claim, found: Sequence[Claim], mean: float) -> tuple[Claim, f
     others = sum(each.gain.center for each in found)
     fixed = sum(each.gain.center for each in found if each.cause not in ("input", "transfer"))
     spread = fixed * batch.smallest_share / FIXED_SHARE
-    low, high = bounds(batch.gain)
-    gain = Interval(batch.gain.center - spread, low - spread, high - spread)
-    return replace(batch, gain=gain), max(0.0, mean - others)
-
-
-def _unmeasured(record: ScriptRecord, step: StepTime | None) -> Diagnosis:
-    return Diagnosis(
-        schema=SCHEMA,
-        sentence=f"Nothing can be told: {record.missing}.",
-        step_ms=step,
-        steps=record.steps,
-        overhead={},
-        phases={},
-        findings=(),
-        excluded=(),
-        cannot_tell=(Undecided("compute", record.missing),),
-        notes=record.notes,
-    )
-
-
-def _step_time(record: ScriptRecord) -> StepTime | None:
-    if not record.step_seconds:
-        return None
-    middle = statistics.median(record.step_seconds)
-    interval = hodges_lehmann(record.step_seconds[:200])
-    low, high = bounds(interval)
-    return StepTime(middle * 1e3, low * 1e3, high * 1e3)
-
-
-# --- claims ---
+    return replace(batch, gain=batch.gain.map(lambda each: each - spread)), max(0.0, mean - others)
 
 
 def _from_changes(record: ScriptRecord) -> Iterator[Claim]:
@@ -188,14 +184,11 @@ def _from_occasions(record: ScriptRecord) -> Iterator[Claim]:
         known = [(cost, each) for cost, each in costs if cost is not None]
         if not parts or len(known) < len(parts):
             continue
-        per_step = [
-            tuple(edge * each.times / each.steps for edge in (cost.center, *bounds(cost)))
-            for cost, each in known
-        ]
+        per_step = [scale(cost, each.times / each.steps) for cost, each in known]
         yield Claim(
             "evaluation" if phase == "evaluation" else "host",
             None,
-            Interval(*map(sum, zip(*per_step, strict=True))),
+            functools.reduce(add, per_step),
             verified=True,
             evidence=f"left out in {sum(len(each.left_out) for each in parts)} of "
             f"{sum(each.times for each in parts)} steps that had it: {parts[0].what}",
@@ -235,7 +228,7 @@ def _proven(seen: Claim, proof: Claim) -> Claim:
     if seen.suspect is not None and seen.suspect.phase == "input":
         # Kept batches are also warm in the caches, and their workers' cores are free.
         most = MOST_OF_SEEN * bounds(seen.gain)[1]
-        gain = Interval(*(min(each, most) for each in (gain.center, *bounds(gain))))
+        gain = gain.map(lambda each: min(each, most))
     gain = _nearest(gain, seen.gain.center)
     site = seen.site or proof.site
     return replace(proof, site=site, cause=seen.cause, gain=gain, suspect=seen.suspect)
@@ -288,84 +281,3 @@ def _proof(claim: Claim, tried: Sequence[Claim]) -> Claim | None:
         if claim.cause == "transfer" and each.cause == "transfer":
             return each
     return None
-
-
-# --- words ---
-
-
-def _finding(claim: Claim, mean: float, record: ScriptRecord) -> ScriptFinding:
-    low, high = bounds(claim.gain)
-    site = claim.site or Site(record.script, 0, "")
-    return ScriptFinding(
-        cause=claim.cause,
-        file=site.file,
-        line=site.line,
-        function=site.function,
-        gain_ms=claim.gain.center * 1e3,
-        gain_ci=(low * 1e3, high * 1e3),
-        share=min(1.0, claim.gain.center / mean) if mean else 0.0,
-        verified=claim.verified,
-        evidence=claim.evidence,
-        advice=advise(claim.cause, site, claim.suspect, record),
-    )
-
-
-def _healthy(record: ScriptRecord, mean: float) -> ScriptFinding:
-    forward = [each for each in record.suspects if each.phase == "forward"]
-    busiest = max(forward, key=lambda each: each.seconds + each.backward_seconds, default=None)
-    site = busiest.site if busiest is not None else Site(record.script, 0, "")
-    evidence = "no cause gives back more than 5 % of a step"
-    if record.ceilings is not None and record.flops and mean:
-        rate = record.flops / mean
-        share = rate / record.ceilings.flops_per_second if record.ceilings.flops_per_second else 0.0
-        evidence += (
-            f"; {scaled(rate, 'FLOP/s')}, {percent(share)} of what a matrix product reaches here"
-        )
-    if busiest is not None:
-        takes = busiest.seconds + busiest.backward_seconds
-        evidence += (
-            f"; the most time passes at {site.file}:{site.line}, {number(takes * 1e3, 3)} ms per "
-            "step with its backward pass"
-        )
-    return ScriptFinding(
-        "compute",
-        site.file,
-        site.line,
-        site.function,
-        0.0,
-        (0.0, 0.0),
-        0.0,
-        False,
-        evidence,
-        advise("compute", site, busiest, record),
-    )
-
-
-def _phases(record: ScriptRecord, mean: float) -> dict[str, float]:
-    phases = {name: seconds * 1e3 for name, seconds in record.phases.items()}
-    if phases:
-        phases["unattributed"] = mean * 1e3 - sum(phases.values())
-    return phases
-
-
-def _sentence(
-    record: ScriptRecord,
-    step: StepTime | None,
-    findings: Sequence[ScriptFinding],
-    undecided: Sequence[Undecided],
-) -> str:
-    if step is None:
-        return "Nothing can be told: no step was timed."
-    # Evaluation every so many steps, and growth, are in the mean but not in the median.
-    mean = statistics.fmean(record.step_seconds) * 1e3
-    takes = f"A step of {record.script} takes {number(mean)} ms on average"
-    first = findings[0]
-    if first.cause == "compute":
-        open_ = dict.fromkeys(each.cause for each in undecided if each.cause != "compute")
-        ending = f"; undecided: {', '.join(open_)}" if open_ else ""
-        return f"{takes}, and nothing that could be decided gives back more than 5 % of it{ending}."
-    how = "tried" if first.verified else "estimated"
-    return (
-        f"{takes}; {number(first.gain_ms, 3)} ms of it ({percent(first.share)}) is {first.cause} "
-        f"at {first.file}:{first.line} ({how})."
-    )

@@ -128,9 +128,9 @@ def test_out_of_memory_in_a_change_is_noted_and_undone(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert "Traceback" not in done.stderr
     reasons = [each["reason"] for each in diagnosis["cannot_tell"]]
-    failed = next(each for each in reasons if "did not survive it (RuntimeError: " in each)
+    failed = next(each for each in reasons if "failed with RuntimeError: " in each)
     assert "allocate memory" in failed
-    assert failed.endswith("4 kept batches were joined to one")
+    assert failed.endswith("4 batches kept in memory were trained on as one")
     assert diagnosis["step_ms"]["median"] > 0
 
 
@@ -152,10 +152,10 @@ def test_a_killed_rank_is_named_by_the_other(tmp_path: Path) -> None:
         [*torchrun, "-m", "diagnose", "script", *words], found, OMP_NUM_THREADS="1"
     )
     assert done.returncode == 1
-    told = "Nothing can be told: rank 0 raised RuntimeError, rank 1 did not answer after 10 steps."
+    told = "No diagnosis: rank 0 raised RuntimeError, rank 1 did not answer after 10 steps."
     assert diagnosis["sentence"] == told
-    assert done.stderr.count("diagnose: Nothing") == 1
-    theirs = done.stderr.partition("diagnose: Nothing")[0]
+    assert done.stderr.count("diagnose: No diagnosis") == 1
+    theirs = done.stderr.partition("diagnose: No diagnosis")[0]
     assert f'{script}", line ' in theirs
     assert str(ROOT / "diagnose") not in theirs
 
@@ -300,7 +300,7 @@ def test_an_unchanged_window_is_not_to_blame(tmp_path: Path) -> None:
 def test_too_few_steps_for_a_map_are_no_health(tmp_path: Path) -> None:
     _, _, diagnosis = run_script(script_of(tmp_path, "for _ in range(22): update()\n"), FAST)
     assert diagnosis.findings == ()
-    assert diagnosis.sentence.startswith("Nothing can be told")
+    assert diagnosis.sentence.startswith("No diagnosis")
 
 
 def test_an_update_moves_every_tensor_once(tmp_path: Path) -> None:

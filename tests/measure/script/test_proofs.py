@@ -28,7 +28,7 @@ def test_what_comes_now_and_then_is_proven_by_the_steps_without_it(phase: Any, c
     first = found.findings[0]
     assert (first.cause, first.verified, first.line) == (cause, True, LINE.line)
     assert first.gain_ms == pytest.approx(0.2 / 8 * 1e3, rel=0.01)
-    assert re.search(r"every 8 steps; every 4[01] it is at most 5\.0 % of one", first.advice)
+    assert re.search(r"every 8 steps; every 4[01] steps it costs at most 5\.0 %", first.advice)
 
 
 def test_too_few_occasions_leave_an_estimate() -> None:

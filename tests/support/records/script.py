@@ -63,3 +63,30 @@ def blocks(**seconds: float) -> tuple[Window, ...]:
 
 def change(cause: Any, **changes: Any) -> Change:
     return replace(Change("removed", cause, PLAIN, "it was removed", LINE), **changes)
+
+
+def golden_record() -> ScriptRecord:
+    """A script with a slow loader, a loop of small operators and something that was excluded."""
+    loader = suspect(
+        key="input", phase="input", seconds=0.04, site=Site("data.py", 7, "load", "json.loads(row)")
+    )
+    loop = suspect(
+        key="loop", phase="forward", seconds=0.02, launches=900, trips=300, operator_seconds=0.018
+    )
+    read = suspect(key="read", seconds=0.001, site=Site("train.py", 30, "log", "print(f'{x|y}')"))
+    return record(
+        phases={"input": 0.04, "forward": 0.03, "backward": 0.02, "host": 0.005},
+        suspects=(loader, loop, read),
+        changes=(
+            change("input", variant="replayed batches", site=None, what="kept batches were used"),
+            change("optimizer", variant="fused", site=None, what="fused=True in SGD"),
+            change("batch", variant="joined", what="4 batches as one", failed="MemoryError: full"),
+        ),
+        windows=tuple(
+            replace(each, seconds=each.seconds * (1 + 0.01 * (each.block * 7 % 5 - 2)))
+            if each.variant != PLAIN
+            else each
+            for each in blocks(replayed_batches=0.062, fused=0.0999)
+        ),
+        notes=("torch.compile is at work",),
+    )

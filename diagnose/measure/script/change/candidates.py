@@ -79,7 +79,7 @@ class Candidates:
             beside,
             name="joined batches",
             cause="batch",
-            what=f"{MOST_KEPT} kept batches were joined to one",
+            what=f"{MOST_KEPT} batches kept in memory were trained on as one",
             begin=partial(self._batches.serve, mode="join"),
             against=beside.name,
             samples=float(MOST_KEPT),
@@ -106,7 +106,7 @@ class Candidates:
             variant = Variant(
                 name=doubled_name(suspect.key),
                 cause="host",
-                what=f"{suspect.site.function} did it twice",
+                what=f"the line ran twice in {suspect.site.function}, to see what that adds",
                 site=suspect.site,
                 begin=doubling.begin,
                 uses=doubling.uses,
@@ -190,7 +190,7 @@ class Candidates:
         return Variant(
             name="kept values",
             cause="sync",
-            what="reads gave back the values of an earlier step",
+            what="values of an earlier step were used instead of reading new ones",
             site=max(reading, key=lambda each: each.syncs).site,
             begin=self._values.replay,
             uses=self._values.uses,
@@ -200,7 +200,7 @@ class Candidates:
         return Variant(
             name=REPLAY,
             cause="input",
-            what="kept batches were handed out instead of the loader's",
+            what="batches kept in memory were used instead of the loader's",
             site=next((each.site for each in self._picture.loaders), None),
             begin=partial(self._batches.serve, mode="replay"),
             uses=self._batches.count_served,
@@ -218,7 +218,7 @@ class Candidates:
             replayed,
             name="kept copies",
             cause="transfer",
-            what="conversions of replayed batches gave kept results",
+            what="batches kept in memory were used that had already been converted",
             site=max(copying, key=lambda each: each.copy_seconds).site,
             begin=begin,
             against=REPLAY,
@@ -228,7 +228,7 @@ class Candidates:
         return Variant(
             name=replayed_name(suspect.key),
             cause="input" if suspect.feeds else "recompute" if suspect.repeats else "host",
-            what=f"{suspect.site.function} gave back kept results",
+            what=f"{suspect.site.function} returned its results of an earlier step",
             site=suspect.site,
             begin=swap.replay,
         )

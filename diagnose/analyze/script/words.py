@@ -1,0 +1,184 @@
+"""How is a claim put into words? One sentence that answers, one of evidence, one of advice."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+
+from diagnose.analyze.script.claims import SMALLEST_SHARE, Claim, bounds, cost_of, usual_seconds
+from diagnose.analyze.units import number, percent, scaled
+from diagnose.records.script import (
+    Cause,
+    ScriptFinding,
+    ScriptRecord,
+    Site,
+    Suspect,
+    Undecided,
+)
+
+_ADVICE: dict[Cause, str] = {
+    "transfer": "convert once, where the data is prepared, and move it with non_blocking=True from "
+    "pinned memory",
+    "host": "move this work out of the step: do it once, less often, or in another process",
+    "sync": "keep the values on the device and read them back once, after the loop or every so "
+    "many steps",
+    "allocation": "allocate the buffer once and write into it (out=, copy_), or keep freed memory "
+    "(MALLOC_TRIM_THRESHOLD_ and MALLOC_MMAP_MAX_=0, or another allocator)",
+    "precision": "use the precision that is fastest here: float32 instead of float64, and autocast "
+    "only where it was seen to be faster",
+    "evaluation": "evaluate less often, on fewer batches, or in another process",
+    "batch": "use a larger batch (and the learning rate that belongs to it)",
+    "recompute": "compute it once before the loop and reuse it",
+    "growth": "keep numbers instead of tensors (.item(), .detach()), and bound what is kept",
+    "communication": "exchange less often (gradient accumulation inside no_sync), or larger and "
+    "fewer messages",
+    "straggler": "give every rank the same work",
+    "compute": "nothing to repair: a faster device, fewer operations, or torch.compile",
+}
+_NOW_AND_THEN = {
+    "evaluation": _ADVICE["evaluation"],
+    "checkpoint": "save less often, or copy the weights and write them in another thread",
+    "logging": "log less often, and collect what is logged",
+}
+
+
+def write_answer(
+    record: ScriptRecord, findings: Sequence[ScriptFinding], undecided: Sequence[Undecided]
+) -> str:
+    if not findings:
+        return f"No diagnosis: {record.missing or 'no step was timed'}."
+    # Evaluation every so many steps, and growth, are in the mean but not in the median.
+    mean = statistics.fmean(record.step_seconds) * 1e3
+    takes = f"A step of {record.script} takes {number(mean)} ms on average"
+    first = findings[0]
+    if first.cause == "compute":
+        causes = dict.fromkeys(each.cause for each in undecided if each.cause != "compute")
+        ending = f"; undecided: {', '.join(causes)}" if causes else ""
+        least = percent(SMALLEST_SHARE)
+        return f"{takes}; no cause that could be tested would save more than {least}{ending}."
+    how = "tried" if first.verified else "estimated"
+    return (
+        f"{takes}; {number(first.gain_ms, 3)} ms of it ({percent(first.share)}) is {first.cause} "
+        f"at {name_line(first.file, first.line)} ({how})."
+    )
+
+
+def name_line(file: str, line: int) -> str:
+    """Some causes are the whole script's."""
+    return f"{file}:{line}" if line else file
+
+
+def write_finding(claim: Claim, mean: float, record: ScriptRecord) -> ScriptFinding:
+    low, high = bounds(claim.gain)
+    site = claim.site or Site(record.script, 0, "")
+    return ScriptFinding(
+        cause=claim.cause,
+        file=site.file,
+        line=site.line,
+        function=site.function,
+        gain_ms=claim.gain.center * 1e3,
+        gain_ci=(low * 1e3, high * 1e3),
+        share=min(1.0, claim.gain.center / mean) if mean else 0.0,
+        verified=claim.verified,
+        evidence=claim.evidence,
+        advice=advise(claim.cause, site, claim.suspect, record),
+    )
+
+
+def write_undecided(claim: Claim, noise_seconds: float | None) -> str:
+    """Why this is neither a cause nor excluded; the noise is given where that is the reason."""
+    low, high = (number(each * 1e3, 3) for each in bounds(claim.gain))
+    if noise_seconds is not None:
+        return (
+            f"it would save {number(claim.gain.center * 1e3, 3)} ms per step, but unchanged steps "
+            f"differ by {number(noise_seconds * 1e3, 3)} ms; {claim.evidence}"
+        )
+    return (
+        f"it would save between {low} and {high} ms per step; {claim.evidence}; a longer run "
+        "(--seconds) narrows this"
+    )
+
+
+def write_healthy(record: ScriptRecord, mean: float) -> ScriptFinding:
+    """Where nothing is to be repaired: how fast it is, and where most of its time passes."""
+    forward = [each for each in record.suspects if each.phase == "forward"]
+    busiest = max(forward, key=lambda each: each.seconds + each.backward_seconds, default=None)
+    site = busiest.site if busiest is not None else Site(record.script, 0, "")
+    evidence = [f"no cause would save more than {percent(SMALLEST_SHARE)} of a step"]
+    if record.ceilings is not None and record.flops and record.ceilings.flops_per_second:
+        rate = record.flops / mean
+        share = rate / record.ceilings.flops_per_second
+        near = "as fast as" if share >= 1 else f"{percent(share)} of the speed of"
+        evidence.append(f"{scaled(rate, 'FLOP/s')}, {near} a large float32 matrix product here")
+    if busiest is not None:
+        takes = (busiest.seconds + busiest.backward_seconds) * 1e3
+        evidence.append(
+            f"most time passes at {name_line(site.file, site.line)}, {number(takes, 3)} ms per "
+            "step with its backward pass"
+        )
+    return ScriptFinding(
+        cause="compute",
+        file=site.file,
+        line=site.line,
+        function=site.function,
+        gain_ms=0.0,
+        gain_ci=(0.0, 0.0),
+        share=0.0,
+        verified=False,
+        evidence="; ".join(evidence),
+        advice=_ADVICE["compute"],
+    )
+
+
+def advise(cause: Cause, site: Site, suspect: Suspect | None, record: ScriptRecord) -> str:
+    if cause == "input":
+        return _advise_input(record, suspect)
+    if cause == "launch":
+        return _advise_launch(site, suspect)
+    if cause == "optimizer":
+        change = next((each for each in record.changes if each.cause == "optimizer"), None)
+        return f"use {change.what}" if change else "use a fused or foreach form of the update"
+    if suspect is not None and suspect.phase in _NOW_AND_THEN:
+        return _advise_cadence(suspect, record)
+    return _ADVICE[cause]
+
+
+def _advise_cadence(suspect: Suspect, record: ScriptRecord) -> str:
+    """How rarely it must come to cost less than what counts as a cause."""
+    seen = [each for each in record.occasions if each.phase == suspect.phase]
+    usual = usual_seconds(record)
+    costs = [(each, cost) for each in seen if (cost := cost_of(each, usual)) is not None]
+    general = _NOW_AND_THEN[suspect.phase]
+    if not costs or usual <= 0:
+        return general
+    occasion, cost = max(costs, key=lambda pair: pair[1].center * pair[0].times)
+    every = round(occasion.steps / occasion.times)
+    enough = math.ceil(cost.center / (SMALLEST_SHARE * usual))
+    now = f"about every {every} steps" if every > 1 else "in every step"
+    return f"{general}: now {now}; every {enough} steps it costs at most {percent(SMALLEST_SHARE)}"
+
+
+def _advise_input(record: ScriptRecord, suspect: Suspect | None) -> str:
+    loader = record.loaders[0] if record.loaders else None
+    if suspect is None or suspect.phase != "input" or loader is None:
+        return "prepare the data once before training, or in a DataLoader with workers"
+    if loader.workers == 0:
+        return (
+            "make the line cheaper or do its work once before training; else load in parallel: "
+            "DataLoader(num_workers=2, persistent_workers=True, prefetch_factor=4)"
+        )
+    return (
+        f"{loader.workers} workers are too slow: make the line cheaper, do its work once before "
+        f"training, or use num_workers={2 * loader.workers} if there are cores for them"
+    )
+
+
+def _advise_launch(site: Site, suspect: Suspect | None) -> str:
+    runs = f" instead of {suspect.trips} times" if suspect is not None else ""
+    if "[" in site.code and "=" in site.code:
+        return (
+            f"write all elements in one operation{runs}: index with a tensor of positions, "
+            "torch.where or scatter instead of the loop"
+        )
+    return f"do it for all elements at once{runs}: batch the operands and call the operator once"

@@ -1,0 +1,61 @@
+"""Does the report of a script say what its record holds, and is it re-judged without torch?"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from diagnose.analyze.script.rules import diagnose
+from diagnose.records.script import Site
+from diagnose.render.page import count_open_lines
+from diagnose.render.script import FIGURE_NAME, figures, page, summarize
+from tests.support.records.script import change, golden_record, record, suspect
+from tests.support.rendered import rendered, told
+
+GOLDEN = Path(__file__).parent / "golden" / "script.md"
+MOST_OPEN_LINES = 60
+
+
+def test_the_golden_report() -> None:
+    text = rendered(golden_record())
+    if os.environ.get("UPDATE_GOLDEN") == "1":
+        GOLDEN.write_text(text, encoding="utf-8")
+    assert text == GOLDEN.read_text(encoding="utf-8")
+    assert count_open_lines(text) <= MOST_OPEN_LINES
+    (each,) = told(golden_record())
+    assert each.draw_all() == each.draw_all()
+    assert list(each.draw_all()) == [FIGURE_NAME]
+
+
+def test_the_terminal_says_the_same_in_lines() -> None:
+    lines = summarize(diagnose(golden_record())).splitlines()
+    assert lines[0].startswith("diagnose: A step of train.py takes 100.0 ms on average; ")
+    assert "  undecided: batch: the script failed with MemoryError: full" in "\n".join(lines)
+    assert "measuring overhead: 0.0 % of an unmodified step" in lines[-2]
+
+
+def test_a_cause_of_the_whole_script_has_no_line() -> None:
+    windows = tuple(each for each in golden_record().windows if each.variant != "fused")
+    tried = change("precision", variant="replayed batches", site=None)
+    found = record(changes=(tried,), windows=windows)
+    text = summarize(diagnose(found)) + rendered(found)
+    assert "precision: train.py: " in text
+    assert "train.py:0" not in text
+
+
+def test_nothing_measured_has_no_figure_and_a_reason() -> None:
+    empty = record(step_seconds=(), sampled_steps=0, steps=0, missing="the script ended")
+    assert not figures(empty)
+    assert page(empty).answer == "No diagnosis: the script ended."
+    assert rendered(empty)
+
+
+@pytest.mark.parametrize("text", ["a|b", "<script>", "`x` @team", "![i](x)"])
+def test_code_of_the_user_is_escaped(text: str) -> None:
+    site = Site(f"{text}.py", 3, text, text)
+    report = rendered(record(suspects=(suspect(site=site),)))
+    assert "<script>" not in report.replace("`<script>.py:3`", "").replace("`<script>`", "")
+    for line in report.splitlines():
+        assert not line.startswith("|") or line.endswith("|")
