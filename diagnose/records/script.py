@@ -101,7 +101,6 @@ class Suspect:
     copy_seconds: float = 0.0  # operators that only change type, layout or device of a batch
     repeats: bool = False  # the same results in two steps whose batches differ
     feeds: bool = False  # makes what the model is given
-    of_function: bool = False  # a whole function, so that its result can be replayed
 
 
 def replayed_name(key: str) -> str:

@@ -96,7 +96,7 @@ def test_a_trial_that_gives_nothing_back_excludes_what_was_seen() -> None:
 
 
 def test_a_replayed_function_proves_its_own_line_only() -> None:
-    slow = suspect(key="function f", of_function=True)
+    slow = suspect(key="function f")
     tried = change("host", variant="replayed function f")
     windows = tuple(
         replace(each, variant="replayed function f") if each.variant == "removed" else each

@@ -37,10 +37,20 @@ def never(error: BaseException) -> bool:
     return False
 
 
-def test_output_arguments_and_json_of_a_run(tmp_path: Path) -> None:
+# What a machine that only renders reports has: no torch.
+WITHOUT_TORCH = """
+import sys
+sys.modules["torch"] = None
+from diagnose.commands.cli import main
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+def test_output_arguments_json_and_report_of_a_run(tmp_path: Path) -> None:
     code = TRAINING + "while True:\n    update()\n    time.sleep(0.02)\n"
-    script, found = write_script(tmp_path, code), tmp_path / "found.json"
-    done = run("--seconds", 2, "--steps", 60, "--json", found, script, "--lr", "3", "--json")
+    script, found, reports = write_script(tmp_path, code), tmp_path / "found.json", tmp_path / "r"
+    options = ("--seconds", 2, "--steps", 60, "--json", found, "--label", "mine", "--reports")
+    done = run(*options, reports, script, "--lr", "3", "--json")
     assert done.returncode == 0, done.stderr
     assert done.stdout == "started ['--lr', '3', '--json'] __main__ train.py\n"
     assert done.stderr.startswith("diagnose: A step of train.py takes ")
@@ -57,6 +67,14 @@ def test_output_arguments_and_json_of_a_run(tmp_path: Path) -> None:
     fields = "cause file line function gain_ms gain_ci share verified evidence advice"
     assert set(diagnosis["findings"][0]) == set(fields.split())
     assert "unattributed" in diagnosis["phases"]
+    # The record is judged again where there is no torch, with the same result.
+    report = (reports / "mine" / "report.md").read_text()
+    assert diagnosis["sentence"] in report.replace("\\", "")
+    for verb in ("report", "check"):
+        again = start([sys.executable, "-c", WITHOUT_TORCH, verb, "--reports", str(reports)], {})
+        assert again.returncode == 0, again.stderr
+    assert (reports / "mine" / "report.md").read_text() == report
+    assert {each.name for each in (reports / "mine").iterdir()} >= {"script.json", "script.svg"}
 
 
 def test_a_script_that_holds_every_exception_is_ended_with_its_verdict(tmp_path: Path) -> None:
@@ -113,6 +131,7 @@ def test_two_ranks_make_one_report(tmp_path: Path) -> None:
     ("words", "complaint"),
     [
         (["missing.py"], "there is no script missing.py"),
+        (["--label", "../x", "train.py"], "the label '../x' cannot name a directory"),
         (["--json", "train.py", "train.py"], "--json would overwrite train.py"),
         (["--json", "nowhere/found.json", "train.py"], "--json: there is no directory"),
     ],

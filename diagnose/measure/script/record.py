@@ -13,7 +13,7 @@ from diagnose.measure.lines.source import Place
 from diagnose.measure.script.plan import fewest_steps
 from diagnose.measure.script.watch.boundary import FORWARDS_WITHOUT_OPTIMIZER, OPTIMIZER_STEP
 from diagnose.measure.script.watch.ceilings import measure_ceilings
-from diagnose.measure.script.watch.growth import HOOKS, Grown
+from diagnose.measure.script.watch.growth import HOOKS, Growing
 from diagnose.measure.script.watch.seen import Picture
 from diagnose.measure.script.watch.suspects import group_samples
 from diagnose.measure.script.watch.work import StepWork
@@ -195,7 +195,7 @@ def _slope(points: list[tuple[float, float]]) -> Interval:
     return interval
 
 
-def _able_to_grow(picture: Picture, grown: Sequence[Grown]) -> list[str]:
+def _able_to_grow(picture: Picture, grown: Sequence[Growing]) -> list[str]:
     """Work that has to do with what grows: it uses its name, is the backward pass of a kept
     graph, or the model that has ever more hooks.
     """

@@ -35,7 +35,7 @@ FEWEST_LOOKS = 5
 
 
 @dataclass
-class _Seen:
+class Growing:
     """One thing that has a length, over several looks."""
 
     name: str
@@ -55,16 +55,20 @@ class _Seen:
         pairs = zip(self.lengths, self.lengths[1:], strict=False)
         return len(self.lengths) >= FEWEST_LOOKS and all(a < b for a, b in pairs)
 
-
-@dataclass(frozen=True)
-class Grown:
-    """Something that only grows."""
-
-    name: str
-    holds_tensors: bool
-    holds_graph: bool
-    per_step: float
-    filler: Place | None  # the line that fills it
+    @property
+    def filler(self) -> Place | None:
+        """The line that fills it."""
+        name = re.escape(self.name.rpartition(".")[2])
+        pattern = (
+            r"\.register_\w*hook\("
+            if name == HOOKS
+            else (
+                rf"\b{name}\s*(\.(append|appendleft|extend|add|insert|update|setdefault)\(|\+=|\[.*\]\s*=[^=])"
+                rf"|\b{name}\s*=\s*.*\b{name}\b"
+            )
+        )
+        line = find_statement(self.path, pattern)
+        return None if line is None else Place(self.path, line, "")
 
 
 class Lengths:
@@ -73,7 +77,7 @@ class Lengths:
     def __init__(self, sources: Sources) -> None:
         self._sources = sources
         # By their names: a list that is exchanged for an empty one has not grown.
-        self._seen: dict[tuple[CodeType, str], _Seen] = {}
+        self._seen: dict[tuple[CodeType, str], Growing] = {}
 
     def look(self, frame: FrameType | None, step: int) -> None:
         met: set[CodeType] = set()
@@ -85,21 +89,17 @@ class Lengths:
                     length = _length(value)
                     if length:
                         seen = self._seen.setdefault(
-                            (code, name), _Seen(name, code.co_filename, _holds(value))
+                            (code, name), Growing(name, code.co_filename, _holds(value))
                         )
                         seen.holds_graph |= _has_graph(value)
                         seen.lengths.append(length)
                         seen.at.append(step)
             frame = frame.f_back
 
-    def growing(self) -> list[Grown]:
-        """Those with tensors first, then the fastest."""
-        found = [seen for seen in self._seen.values() if seen.only_grows]
-        found.sort(key=lambda seen: (not seen.holds_tensors, -seen.per_step))
-        return [
-            Grown(each.name, each.holds_tensors, each.holds_graph, each.per_step, _filler(each))
-            for each in found
-        ]
+    def growing(self) -> list[Growing]:
+        """What only grows; those with tensors first, then the fastest."""
+        found = [each for each in self._seen.values() if each.only_grows]
+        return sorted(found, key=lambda each: (not each.holds_tensors, -each.per_step))
 
 
 def resident_bytes(device: Device) -> int:
@@ -163,17 +163,3 @@ def _depth(tensor: torch.Tensor) -> int:
         depth += 1
         node = node.next_functions[0][0] if node.next_functions else None
     return depth
-
-
-def _filler(seen: _Seen) -> Place | None:
-    name = re.escape(seen.name.rpartition(".")[2])
-    pattern = (
-        r"\.register_\w*hook\("
-        if name == HOOKS
-        else (
-            rf"\b{name}\s*(\.(append|appendleft|extend|add|insert|update|setdefault)\(|\+=|\[.*\]\s*=[^=])"
-            rf"|\b{name}\s*=\s*.*\b{name}\b"
-        )
-    )
-    line = find_statement(seen.path, pattern)
-    return None if line is None else Place(seen.path, line, "")

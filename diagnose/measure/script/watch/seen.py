@@ -12,7 +12,7 @@ from diagnose.measure.machine.device import Device
 from diagnose.measure.script.patches import Patches
 from diagnose.measure.script.watch.boundary import Boundary, Forwards
 from diagnose.measure.script.watch.feeds import Feed, Feeds
-from diagnose.measure.script.watch.growth import Grown
+from diagnose.measure.script.watch.growth import Growing
 from diagnose.measure.script.watch.origins import Origins
 from diagnose.measure.script.watch.stacks import Seconds, Stacks, add_seconds
 from diagnose.measure.script.watch.suspects import Group, Judge, Spine, group_samples
@@ -56,7 +56,7 @@ class Seen:
     late_steps: int = 0
     sampled_seconds: float = 0.0
     memory: list[tuple[int, int]] = field(default_factory=list)  # step and bytes
-    grown: list[Grown] = field(default_factory=list)
+    grown: list[Growing] = field(default_factory=list)
     ends: set[Spot] = field(default_factory=set)  # on the stack where a step ends
     marks: set[tuple[Spot, ...]] = field(default_factory=set)  # and where a model is evaluated
     autocast: Counter[Spot] = field(default_factory=Counter)

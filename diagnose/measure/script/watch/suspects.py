@@ -121,11 +121,6 @@ class Spine:
         """Whether a backward pass goes through this line, be it in a module or a plain function."""
         return (spot.code.co_filename, spot.line) in self._trained
 
-    @property
-    def evaluating(self) -> set[CodeType]:
-        """Functions that the script evaluates in."""
-        return self._evaluating
-
     def evaluation(self, stack: Stack) -> Spot | None:
         """Where the spine calls the evaluation that this sample is part of."""
         for spot in stack.spots:
@@ -231,7 +226,6 @@ class Judge:
             copy_seconds=per_step(lambda line: line.copy_seconds),
             repeats=self._repeats(places) if group.repeats is None else group.repeats,
             feeds=self._feeds(group),
-            of_function=group.code is not None,
         )
 
     def split(self, group: Group) -> list[Group]:

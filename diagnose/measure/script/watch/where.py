@@ -8,7 +8,7 @@ from __future__ import annotations
 import ast
 import linecache
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from functools import cache
 from pathlib import Path
 from types import CodeType, FrameType
@@ -94,19 +94,15 @@ def line_at(code: CodeType, offset: int) -> int:
 def loop_around(spot: Spot, anchors: Collection[int]) -> Span | None:
     """The outermost loop of this function around the line that contains none of the anchors.
 
-    The anchors are where the step itself goes on (forward, backward, optimiser): a loop around
+    The anchors are where the step itself goes on (forward, backward, optimizer): a loop around
     them is the training loop, or one of accumulation, not something that a step repeats.
     """
-    spans = [span for span, _ in _spans(spot.code, spot.line, loops=True)]
-    free = [span for span in spans if not any(line in span for line in anchors)]
-    return min(free, default=None)
+    return _outermost(_LOOPS, spot, anchors)
 
 
 def block_around(spot: Spot, anchors: Collection[int]) -> Span | None:
     """The outermost block of this function around the line that contains none of the anchors."""
-    spans = [span for span, _ in _spans(spot.code, spot.line, loops=False)]
-    free = [span for span in spans if not any(line in span for line in anchors)]
-    return min(free, default=None)
+    return _outermost(_BLOCKS, spot, anchors)
 
 
 def find_statement(path: str, pattern: str) -> int | None:
@@ -118,11 +114,13 @@ def find_statement(path: str, pattern: str) -> int | None:
     return None
 
 
-def _spans(code: CodeType, line: int, *, loops: bool) -> Iterator[tuple[Span, ast.AST]]:
-    for span, node in _nodes(code.co_filename):
-        wanted = isinstance(node, _LOOPS if loops else _BLOCKS)
-        if wanted and line in span and span.first >= code.co_firstlineno:
-            yield span, node
+def _outermost(
+    kinds: tuple[type[ast.AST], ...], spot: Spot, anchors: Collection[int]
+) -> Span | None:
+    code, line = spot
+    spans = (span for span, node in _nodes(code.co_filename) if isinstance(node, kinds))
+    around = [span for span in spans if line in span and span.first >= code.co_firstlineno]
+    return min((each for each in around if not any(map(each.__contains__, anchors))), default=None)
 
 
 @cache

@@ -103,26 +103,12 @@ class StepWork:
         return line
 
 
-class _ScriptWatch(Watch):
-    """The launch map's own notes, with the last operator at hand."""
-
-    def __init__(self, sources: Sources, device: Device) -> None:
-        super().__init__(sources.lines, device)
-        self.last: tuple[Caller, Place | None, Effect, float, bool] | None = None
-
-    def record(
-        self, caller: Caller, place: Place | None, effect: Effect, seconds: float, backward: bool
-    ) -> None:
-        super().record(caller, place, effect, seconds, backward)
-        self.last = (caller, place, effect, seconds, backward)
-
-
 class _Results(Operators):  # type: ignore[no-untyped-call]
     """Looks at every operator's arguments and results once the map has counted it."""
 
-    def __init__(self, watch: Watch, mapper: StepMap) -> None:
-        super().__init__(watch)
-        self._mapper = mapper
+    def __init__(self, step: StepMap) -> None:
+        super().__init__(step)
+        self._step = step
 
     def run(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         # Below here only this suite and torch call anything, and counting that takes long.
@@ -133,7 +119,7 @@ class _Results(Operators):  # type: ignore[no-untyped-call]
             # What looking at them asks for is nobody's work.
             with torch._C.DisableTorchFunction(), _without_modes():
                 inputs = operand_tensors((*args, *kwargs.values()))
-                self._mapper.note(inputs, operand_tensors((result,)))
+                self._step.note(inputs, operand_tensors((result,)))
         finally:
             sys.setprofile(counting)
         return result
@@ -144,28 +130,35 @@ def _without_modes() -> contextlib.AbstractContextManager[Any]:
     return _disable_current_modes() if _len_torch_dispatch_stack() else _NOTHING_TO_SWITCH_OFF
 
 
-class StepMap:
+class StepMap(Watch):
     """Maps one step, from its beginning until the patches are undone."""
 
     def __init__(
         self, sources: Sources, device: Device, forwards: Forwards, patches: Patches
     ) -> None:
+        super().__init__(sources.lines, device)
         self.work = StepWork()
         self._sources = sources
         self._forwards = forwards
+        self._last: tuple[Caller, Place | None, Effect, float, bool] | None = None
         self._births: dict[int, frozenset[Spot]] = {}
         self._running = {spot.place for spot in sources.spots(sys._getframe(1))}
-        self._watch = _ScriptWatch(sources, device)
         patches.on_undo(self._count)
-        patches.enter(_Results(self._watch, self))
-        patches.enter(Calls(self._watch))
+        patches.enter(_Results(self))
+        patches.enter(Calls(self))
         forwards.listen(patches, before=self._note_model_input)
         earlier = sys.getprofile()
         patches.on_undo(lambda: sys.setprofile(earlier))
         sys.setprofile(self._note_call)
 
+    def record(
+        self, caller: Caller, place: Place | None, effect: Effect, seconds: float, backward: bool
+    ) -> None:
+        super().record(caller, place, effect, seconds, backward)
+        self._last = (caller, place, effect, seconds, backward)
+
     def _count(self) -> None:
-        for place, tally in self._watch.tallies.items():
+        for place, tally in self.tallies.items():
             line = self.work.line(place)
             line.launches = tally.forward.total() + tally.backward.total()
             line.syncs = tally.syncs.total()
@@ -176,13 +169,13 @@ class StepMap:
         if place is None:
             return 0
         # A line that was running before the step began was not called in it.
-        return 1 if place in self._running else count_trips(self._watch.lines, place, tally)
+        return 1 if place in self._running else count_trips(self.lines, place, tally)
 
     def note(self, inputs: list[torch.Tensor], outputs: list[torch.Tensor]) -> None:
-        if self._watch.last is None:
+        if self._last is None:
             return
-        caller, place, effect, seconds, backward = self._watch.last
-        self._watch.last = None
+        caller, place, effect, seconds, backward = self._last
+        self._last = None
         line = self.work.line(place)
         if backward:
             line.backward_seconds += seconds
@@ -241,7 +234,7 @@ class StepMap:
     def _note_call(self, frame: FrameType, event: str, result: object) -> None:
         """For sys.setprofile: counts calls, and notes who hands out arrays that hold data."""
         if event == "call":
-            self._watch.lines.note_call(frame, event, result)
+            self.lines.note_call(frame, event, result)
         elif event == "return" and result is not None and self._sources.is_users(frame.f_code):
             for address in _array_addresses(result):
                 self._births.setdefault(address, frozenset(self._sources.spots(frame)))
