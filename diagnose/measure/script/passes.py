@@ -25,9 +25,8 @@ from diagnose.measure.script.patches import Patches
 from diagnose.measure.script.plan import PLAIN_SHARE, SAMPLED_SHARE, Timetable
 from diagnose.measure.script.program import Enough
 from diagnose.measure.script.watch.boundary import OPTIMIZER_STEP, Boundary, Forwards
-from diagnose.measure.script.watch.feeds import Feeds, fetch_items
 from diagnose.measure.script.watch.growth import Lengths, resident_bytes
-from diagnose.measure.script.watch.origins import Origins
+from diagnose.measure.script.watch.origins import Feeds, Origins, fetch_items
 from diagnose.measure.script.watch.seen import Instruments, Picture, Seen
 from diagnose.measure.script.watch.stacks import Seconds, Stacks
 from diagnose.measure.script.watch.where import Sources, Spot

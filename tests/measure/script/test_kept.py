@@ -13,9 +13,9 @@ import pytest
 import torch
 
 from diagnose.measure.machine.device import Device
-from diagnose.measure.script.change.kept import LARGE_BATCH_BYTES, KeptCopies, KeptValues
+from diagnose.measure.script.change.stand_ins import LARGE_BATCH_BYTES, KeptCopies, KeptValues
 from diagnose.measure.script.patches import Patches
-from diagnose.measure.script.watch.feeds import MOST_KEPT, MOST_KEPT_BYTES, Feed, Feeds
+from diagnose.measure.script.watch.origins import MOST_KEPT, MOST_KEPT_BYTES, Feed, Feeds
 from diagnose.measure.script.watch.where import Sources
 from tests.support.cli import TIMEOUT_SECONDS
 from tests.support.script_runs import write_script
@@ -139,7 +139,7 @@ ON_ACCELERATOR = """
 from pathlib import Path
 import torch
 from diagnose.measure.machine.device import open_device
-from diagnose.measure.script.change.kept import KeptValues
+from diagnose.measure.script.change.stand_ins import KeptValues
 from diagnose.measure.script.patches import Patches
 from diagnose.measure.script.watch.where import Sources
 

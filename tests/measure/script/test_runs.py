@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import textwrap
 from pathlib import Path
 
 import pytest
 import torch
+from torch.utils.data import dataloader
 
 from diagnose.records.script import Options
 from tests.support.script_runs import QUICK, line_of, run_script, write_script
@@ -125,17 +127,6 @@ def test_planted_cause_comes_first_with_its_line(tmp_path: Path, name: str) -> N
     assert 0 <= diagnosis.overhead["share"] < 1
 
 
-def test_loop_without_an_optimiser_is_counted_by_model_calls(tmp_path: Path) -> None:
-    script = write_script(
-        tmp_path,
-        HEAD + "with torch.no_grad():\n    while True:\n        model(torch.randn(256, 64))\n",
-    )
-    end, record, diagnosis = run_script(script)
-    assert end.stopped
-    assert record.boundary == "model call"
-    assert diagnosis.step_ms is not None
-
-
 def test_a_change_that_the_script_does_not_survive_costs_nothing_else(tmp_path: Path) -> None:
     code = """
     class Picky(torch.nn.Module):
@@ -158,32 +149,18 @@ def test_a_change_that_the_script_does_not_survive_costs_nothing_else(tmp_path: 
 
 
 def test_everything_that_was_put_into_torch_is_taken_out_again(tmp_path: Path) -> None:
-    from torch.utils.data import dataloader
-
-    def patched() -> tuple[object, ...]:
-        return (
-            torch.nn.Module.__call__,
-            torch.optim.Optimizer.__init__,
-            torch.utils.data.DataLoader.__init__,
-            dataloader._BaseDataLoaderIter.__next__,
-            torch.autocast.__enter__,
-            torch.Tensor.to,
-            torch.Tensor.float,
-        )
-
-    before = patched()
-    script = write_script(tmp_path, HEAD + "while True:\n    update(torch.randn(8, 64))\n")
-    run_script(script)
-    assert patched() == before
-
-
-def test_too_few_steps_say_how_many_more(tmp_path: Path) -> None:
-    script = write_script(tmp_path, HEAD + "for _ in range(4):\n    update(torch.randn(8, 64))\n")
-    end, record, diagnosis = run_script(script)
-    assert (end.code, end.stopped) == (0, False)
-    assert "after 4 steps; at least " in record.missing
-    assert diagnosis.findings == ()
-    assert diagnosis.cannot_tell[0].reason == record.missing
+    owners = [
+        torch.nn.Module,
+        torch.optim.Optimizer,
+        torch.utils.data.DataLoader,
+        dataloader._BaseDataLoaderIter,
+        torch.autocast,
+        torch.Tensor,
+        os,
+    ]
+    before = [dict(vars(each)) for each in owners]
+    run_script(write_script(tmp_path, HEAD + "while True:\n    update(torch.randn(8, 64))\n"))
+    assert [dict(vars(each)) for each in owners] == before
 
 
 def test_keep_running_changes_nothing_and_lets_the_script_end(tmp_path: Path) -> None:

@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from diagnose.measure.script.change.changes import other_optimizer
-from diagnose.measure.script.change.occasions import LeftOut
-from diagnose.measure.script.change.swaps import Swap, can_be_replayed
+from diagnose.measure.script.change.candidates import other_optimizer
+from diagnose.measure.script.change.stand_ins import LeftOut, Swap, can_be_replayed
 from diagnose.measure.script.patches import Patches
 
 

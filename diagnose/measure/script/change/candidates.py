@@ -1,33 +1,41 @@
-"""Which changes of this script are worth a window? Each as a variant that can be made and undone.
+"""What can be changed in this script between two steps, and which changes are worth a window?
 
-Only what was seen to take time is tried: every further window leaves fewer for the others.
+Each change is one suspected cause removed; none needs the script's consent, and each says what it
+does. Only what was seen to take time is tried: every further window leaves fewer for the others.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 
 import torch
 
 from diagnose.measure.lines.source import Place
-from diagnose.measure.script.change.changes import (
-    REPLAY,
-    Variant,
-    kept_memory,
-    low_precision,
-    other_optimizer,
-    tensor_float,
-)
+from diagnose.measure.machine.allocator import keep_freed_memory, return_large_blocks
+from diagnose.measure.machine.device import Device
 from diagnose.measure.script.change.doubling import Doubling
-from diagnose.measure.script.change.kept import KeptCopies, KeptValues
-from diagnose.measure.script.change.swaps import Swap, can_be_replayed
+from diagnose.measure.script.change.stand_ins import (
+    KeptCopies,
+    KeptValues,
+    Swap,
+    can_be_replayed,
+)
 from diagnose.measure.script.patches import Patches
-from diagnose.measure.script.watch.feeds import MOST_KEPT, Feed
+from diagnose.measure.script.watch.origins import MOST_KEPT, Feed
 from diagnose.measure.script.watch.seen import Picture
-from diagnose.records.script import Ceilings, Site, Suspect, doubled_name, replayed_name
+from diagnose.records.script import (
+    PLAIN,
+    Cause,
+    Ceilings,
+    Change,
+    Site,
+    Suspect,
+    doubled_name,
+    replayed_name,
+)
 
 # What is below this share of a step is not worth a window of its own.
 WORTH_TRYING = 0.02
@@ -36,6 +44,108 @@ MOST_OPTIMIZERS = 2
 MOST_DOUBLED = 2
 # Runs of a line, or reads of a value, in one step: fewer are not worth a window of their own.
 FEWEST_RUNS = 16
+REPLAY = "replayed batches"
+# Times as fast as float32: below, a whole step cannot gain what would be worth a cause.
+WORTH_LOW_PRECISION = 1.2
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One change, and how to make it."""
+
+    name: str
+    cause: Cause
+    what: str
+    site: Site | None
+    begin: Callable[[Patches], None]  # until the patches are undone
+    against: str = PLAIN
+    settle: int = 1  # steps after which it, or its absence, has taken effect
+    samples: float = 1.0
+    uses: Callable[[], int] | None = None  # counts up whenever it takes effect
+    doubles: float = 0.0
+
+    def describe(self, failed: str = "") -> Change:
+        return Change(
+            self.name,
+            self.cause,
+            self.against,
+            self.what,
+            self.site,
+            self.samples,
+            self.doubles,
+            failed,
+        )
+
+
+def other_optimizer(optimizer: torch.optim.Optimizer, site: Site | None) -> Variant | None:
+    """The same update by fewer operators, if this optimizer has such a form."""
+    groups = optimizer.param_groups
+    parameters = [each for group in groups for each in group["params"]]
+    usable = all(
+        each.is_floating_point() and (each.grad is None or each.grad.layout is torch.strided)
+        for each in parameters
+    )
+    blocked = any(group.get("differentiable") or group.get("capturable") for group in groups)
+    if not usable or blocked or any(group.get("fused") for group in groups):
+        return None
+    form = next((name for name in ("fused", "foreach") if name in groups[0]), None)
+    if form is None or all(group.get(form) for group in groups):
+        return None
+
+    def begin(patches: Patches) -> None:
+        for group in groups:
+            for name in ("fused", "foreach"):
+                patches.set_item(group, name, name == form)
+
+    return Variant(
+        name=f"optimizer {form} {id(optimizer)}",
+        cause="optimizer",
+        what=f"{form}=True in {type(optimizer).__name__}",
+        site=site,
+        begin=begin,
+    )
+
+
+def kept_memory(site: Site) -> Variant:
+    """On the CPU only: accelerators keep freed memory anyway."""
+
+    def begin(patches: Patches) -> None:
+        # Where the C library does not do it, nothing changes and nothing is found.
+        keep_freed_memory()
+        patches.on_undo(return_large_blocks)
+
+    return Variant(
+        name="kept memory",
+        cause="allocation",
+        what="freed memory was kept for the next tensor instead of going back to the system",
+        site=site,
+        begin=begin,
+        settle=2,
+    )
+
+
+def low_precision(device: Device, gain: float) -> Variant | None:
+    """Only where products in low precision are faster on this device."""
+    if gain < WORTH_LOW_PRECISION or torch.is_autocast_enabled(device.kind):
+        return None
+    return Variant(
+        name="autocast",
+        cause="precision",
+        what="everything ran under autocast to bfloat16",
+        site=None,
+        begin=lambda patches: patches.enter(torch.autocast(device.kind, dtype=torch.bfloat16)),
+    )
+
+
+def tensor_float(device: Device) -> Variant | None:
+    if device.kind != "cuda" or torch.get_float32_matmul_precision() != "highest":
+        return None
+
+    def begin(patches: Patches) -> None:
+        torch.set_float32_matmul_precision("high")
+        patches.on_undo(partial(torch.set_float32_matmul_precision, "highest"))
+
+    return Variant("tf32", "precision", "float32 matrix products in TF32", None, begin)
 
 
 class Candidates:

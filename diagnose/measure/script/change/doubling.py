@@ -20,7 +20,7 @@ from types import CodeType, FrameType, FunctionType
 from typing import Any
 
 from diagnose.measure.lines.source import SourceLines
-from diagnose.measure.script.change.swaps import find_functions
+from diagnose.measure.script.change.stand_ins import find_functions
 from diagnose.measure.script.change.twice import WATCH, CannotDouble, double_statement
 from diagnose.measure.script.patches import Patches
 from diagnose.measure.script.watch.where import Span, Spot, loop_around

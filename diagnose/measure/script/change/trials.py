@@ -6,14 +6,21 @@ only such neighbours can be compared, and the two unchanged ones say what chance
 
 from __future__ import annotations
 
+import gc
 import random
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
 
-from diagnose.measure.script.change.candidates import Candidates
-from diagnose.measure.script.change.changes import Variant, other_exchanges
-from diagnose.measure.script.change.occasions import Occasions
+import torch
+from torch.nn.parallel import DistributedDataParallel
+
+from diagnose.measure.script.change.candidates import Candidates, Variant
+from diagnose.measure.script.change.stand_ins import Occasions
+from diagnose.measure.script.patches import Patches
 from diagnose.measure.script.plan import (
     BATCH_SHARE,
     DOUBLED_SHARE,
@@ -21,13 +28,15 @@ from diagnose.measure.script.plan import (
     TRIED_SHARE,
     Timetable,
 )
+from diagnose.measure.script.watch.boundary import Forwards
 from diagnose.measure.script.watch.ceilings import measure_ceilings
 from diagnose.measure.script.watch.seen import Picture
-from diagnose.records.script import AGAIN, PLAIN, Change, Window
+from diagnose.records.script import AGAIN, PLAIN, Change, Site, Window
 
 SEED = 0
 # Joined batches and doubled lines come after all others, and are numbered apart from them.
 FIRST_BATCH_BLOCK, FIRST_DOUBLED_BLOCK = 1000, 2000
+ALONE, EXCHANGED_ONCE = "no exchange", "one exchange"
 
 
 class Trials:
@@ -172,3 +181,48 @@ class Trials:
 
 def _unchanged(name: str) -> Variant:
     return Variant(name, "compute", "nothing", None, lambda patches: None)
+
+
+def other_exchanges(forwards: Forwards, per_step: int, site: Site | None) -> list[Variant]:
+    """Fewer exchanges of gradients: none at all, and only the last of a step that has several.
+
+    Without any, what is left is every rank's own work. The ranks' parameters differ afterwards,
+    so the run must end with these windows.
+    """
+    # By type: asking an object for its class may wake a deprecated one that warns.
+    kind = DistributedDataParallel
+    models = [each for each in gc.get_objects() if issubclass(type(each), kind)]
+    if not models:
+        return []
+
+    def exchange(on: bool) -> None:
+        for model in models:
+            model.require_backward_grad_sync = on
+
+    def exchange_never(patches: Patches) -> None:
+        exchange(False)
+        patches.on_undo(partial(exchange, True))
+
+    def exchange_once(patches: Patches) -> None:
+        calls = 0
+
+        def before(module: torch.nn.Module, args: Any, kwargs: Any) -> None:
+            nonlocal calls
+            if module in models and torch.is_grad_enabled():
+                calls += 1
+                exchange(calls % per_step == 0)
+
+        patches.on_undo(partial(exchange, True))
+        forwards.listen(patches, before=before)
+
+    alone = Variant(
+        name=ALONE,
+        cause="communication",
+        what="gradients were not exchanged",
+        site=site,
+        begin=exchange_never,
+    )
+    if per_step < 2:
+        return [alone]
+    what = f"gradients were exchanged once per step instead of {per_step} times"
+    return [alone, replace(alone, name=EXCHANGED_ONCE, what=what, begin=exchange_once)]

@@ -1,21 +1,34 @@
-"""Where does the script say how it computes? Its optimizers, double precision, and autocast.
+"""Where does the script make what its steps use? Loaders, optimizers, precision.
 
-Optimizers and the type of a model are made once, before the steps that suffer from them, so they
-are watched from the start.
+All of it is watched from before the script's first line: it is made once, and the steps suffer
+from it. Batches of a loader are kept, and can be handed out again and again, but only by loaders
+that feed the training loop: an evaluation would never end.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import sys
+import time
+import weakref
 from collections import Counter
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
 import torch
+import torch.utils.data.dataloader as loading
+from torch.utils._pytree import tree_leaves, tree_map
 
 from diagnose.measure.script.patches import Patches
 from diagnose.measure.script.watch.where import Sources, Spot
+
+# Enough that a step does not find its own batch in the caches; more would only cost memory.
+MOST_KEPT = 4
+MOST_KEPT_BYTES = 100_000_000
+
+Mode = Literal["", "replay", "join"]
 
 
 class Origins:
@@ -76,3 +89,168 @@ class Origins:
         first = next(module.parameters(), None)
         if first is not None and first.dtype is torch.float64:
             self.double_spot = spot
+
+
+@dataclass(frozen=True)
+class _Made:
+    """Where a DataLoader was made, and how."""
+
+    spot: Spot | None
+    batch_size: int | None
+
+
+@dataclass
+class Feed:
+    """All DataLoaders that one line makes: a new one for every epoch is still the same feed."""
+
+    spot: Spot | None
+    batch_size: int | None
+    dataset: weakref.ref[Any] | None
+    collate: Any
+    workers: int
+    prefetched: int
+    callers: set[Spot] = field(default_factory=set)
+    batches: list[Any] = field(default_factory=list)
+    kept_bytes: int = 0
+    served: int = 0
+    joined: Any = None
+    distinct: int = MOST_KEPT  # so many of the batches are handed out in turn
+
+    def keep(self, batch: Any) -> None:
+        if len(self.batches) < MOST_KEPT and self.kept_bytes <= MOST_KEPT_BYTES:
+            self.kept_bytes += nbytes_of(batch)
+            if self.kept_bytes <= MOST_KEPT_BYTES:
+                self.batches.append(batch)
+
+    def serve(self, mode: Mode) -> Any:
+        self.served += 1
+        kept = self.batches[self.served % min(self.distinct, len(self.batches))]
+        if mode == "join":
+            kept = self.joined
+        # A step may take things out of its batch; the tensors themselves are shared.
+        return tree_map(lambda leaf: leaf, kept)
+
+    def join(self) -> bool:
+        """Whether its kept batches can be joined to a single one."""
+        if len(self.batches) < MOST_KEPT:
+            return False
+        leaves = [leaf for leaf in tree_leaves(self.batches[0]) if isinstance(leaf, torch.Tensor)]
+        sizes = {leaf.shape[0] if leaf.dim() else 0 for leaf in leaves}
+        if len(sizes) != 1 or 0 in sizes:
+            return False
+        try:
+            self.joined = tree_map(
+                lambda *parts: torch.cat(parts) if isinstance(parts[0], torch.Tensor) else parts[0],
+                *self.batches,
+            )
+        except (RuntimeError, ValueError, TypeError):  # batches of different shapes or structures
+            return False
+        return True
+
+
+class Feeds:
+    """Sees every DataLoader from its construction on, and serves kept batches on demand."""
+
+    def __init__(self, sources: Sources) -> None:
+        self.mode: Mode = ""
+        self.feeds: dict[Spot | int, Feed] = {}
+        self._sources = sources
+        # By what both a loader and its iterators hold: a loader may be gone while it is used.
+        self._made: weakref.WeakKeyDictionary[Any, _Made] = weakref.WeakKeyDictionary()
+        self._replayed: set[int] = set()
+
+    def watch_construction(self, patches: Patches) -> None:
+        """From before the script's first line on; it costs nothing per step."""
+        ours = self
+
+        def make(original: Any) -> Any:
+            @functools.wraps(original)
+            def construct(loader: Any, *args: Any, **kwargs: Any) -> None:
+                original(loader, *args, **kwargs)
+                spots = ours._sources.spots(sys._getframe(1))
+                # A loader class of the user's own ends here from its __init__.
+                made = _Made(spots[0] if spots else None, loader.batch_size)
+                with contextlib.suppress(TypeError):  # a sampler of the user's may be a plain list
+                    ours._made.setdefault(loader._index_sampler, made)
+
+            return construct
+
+        patches.put(torch.utils.data.DataLoader, "__init__", make)
+
+    def watch_batches(self, patches: Patches) -> None:
+        ours = self
+
+        def make(original: Any) -> Any:
+            def advance(iterator: Any) -> Any:
+                feed = ours._feed(iterator)
+                if ours.mode and id(feed) in ours._replayed:
+                    return feed.serve(ours.mode)
+                batch = original(iterator)
+                if len(feed.callers) < MOST_KEPT:
+                    spots = ours._sources.spots(sys._getframe(1))
+                    feed.callers.update(spots[:1])
+                feed.keep(batch)
+                return batch
+
+            return advance
+
+        patches.put(loading._BaseDataLoaderIter, "__next__", make)
+
+    def serve(self, patches: Patches, mode: Mode) -> None:
+        """Hand out kept batches, one by one or joined."""
+        patches.set(self, "mode", mode)
+
+    def choose(self, feeds: Sequence[Feed]) -> None:
+        """These are replayed from now on, whenever the mode asks for it."""
+        self._replayed = {id(each) for each in feeds}
+
+    def _feed(self, iterator: Any) -> Feed:
+        sampler = iterator._index_sampler
+        try:
+            made = self._made.get(sampler, _Made(None, None))
+        except TypeError:
+            made = _Made(None, None)
+        key = made.spot or id(sampler)
+        if key not in self.feeds:
+            workers = int(iterator._num_workers)
+            self.feeds[key] = Feed(
+                made.spot,
+                made.batch_size,
+                _weak(iterator._dataset),
+                iterator._collate_fn,
+                workers,
+                workers * int(getattr(iterator, "_prefetch_factor", None) or 0),
+            )
+        return self.feeds[key]
+
+    def count_served(self) -> int:
+        return sum(each.served for each in self.feeds.values())
+
+
+def fetch_items(feed: Feed, seconds: float) -> None:
+    """Make batches here as a worker would, for so long, where a sampler can see it."""
+    dataset = feed.dataset() if feed.dataset is not None else None
+    if dataset is None or not hasattr(dataset, "__getitem__"):
+        return
+    began, size = time.perf_counter(), feed.batch_size or 1
+    # Neither the script's random numbers nor its errors are our business here.
+    with torch.random.fork_rng(devices=[]), contextlib.suppress(Exception):
+        while time.perf_counter() - began < seconds:
+            items = []
+            for index in range(min(size, len(dataset))):
+                items.append(dataset[index])
+                if time.perf_counter() - began > seconds:
+                    return
+            feed.collate(items if feed.batch_size else items[0])
+
+
+def nbytes_of(batch: Any) -> int:
+    leaves = [leaf for leaf in tree_leaves(batch) if isinstance(leaf, torch.Tensor)]
+    return sum(leaf.numel() * leaf.element_size() for leaf in leaves)
+
+
+def _weak(value: Any) -> weakref.ref[Any] | None:
+    try:
+        return weakref.ref(value)
+    except TypeError:
+        return None

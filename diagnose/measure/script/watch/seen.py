@@ -11,9 +11,8 @@ import torch
 from diagnose.measure.machine.device import Device
 from diagnose.measure.script.patches import Patches
 from diagnose.measure.script.watch.boundary import Boundary, Forwards
-from diagnose.measure.script.watch.feeds import Feed, Feeds
 from diagnose.measure.script.watch.growth import Growing
-from diagnose.measure.script.watch.origins import Origins
+from diagnose.measure.script.watch.origins import Feed, Feeds, Origins
 from diagnose.measure.script.watch.stacks import Seconds, Stacks, add_seconds
 from diagnose.measure.script.watch.suspects import Group, Judge, Spine, group_samples
 from diagnose.measure.script.watch.where import Sources, Spot, block_around
