@@ -119,7 +119,7 @@ def page(record: ScriptRecord) -> Page:
     diagnosis = diagnose(record)
     return Page(
         header=record.header,
-        title=f"{record.header.label}: why {record.script} is slow",
+        title=f"{record.header.label}: where the time of {record.script} goes",
         question="Why is the script slow?",
         answer=diagnosis.sentence,
         sections=[

@@ -105,14 +105,14 @@ class Ranks:
             self._troubles[0] = SILENT
             return ()
 
-    def is_teller(self) -> bool:
+    def is_reporter(self) -> bool:
         """Rank 0, unless it does not answer: then the first that notices it."""
         if self._place is None:
             return True
         if self.rank and self._troubles.get(0) != SILENT:
             return False
         try:
-            return int(self._store.add("tellers", 1)) == 1
+            return int(self._store.add("reporters", 1)) == 1
         except RuntimeError:
             return self.rank == 1
 

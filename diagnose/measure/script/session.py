@@ -93,7 +93,7 @@ class Session:
         picture = Picture(self._passes.seen, self._passes.instruments)
         with self._ranks.hearing_calls_off():
             ranks = self._ranks.gather(own_times(picture, self._ranks.rank), trouble)
-            if not self._ranks.is_teller():
+            if not self._ranks.is_reporter():
                 return
             record = build_record(
                 picture, self._header, self._script, why_incomplete(picture, self._options, ended)

@@ -35,10 +35,7 @@ class Script:
         return compile(source, str(self.path), "exec", dont_inherit=True)
 
     def code(self, function: str = "work") -> CodeType:
-        owner: Any = None
-        for part in function.split("."):
-            owner = self.names[part] if owner is None else vars(owner)[part]
-        found: CodeType = getattr(owner, "__func__", owner).__code__
+        found: CodeType = self.names[function].__code__
         return found
 
     def double(self, code: CodeType | None = None, mark: str = "# here") -> Doubling:
@@ -47,8 +44,10 @@ class Script:
         return Doubling(code or self.code(), line_of(self.path, mark), anchors)
 
 
-TWICE = {
-    "the outermost loop": (
+# What it is about, the code, its result and how often `see` is called with both runs.
+TWICE: list[tuple[str, str, object, int]] = [
+    (
+        "the outermost loop",
         """
         def work(x):
             rows, total = [], 0
@@ -62,7 +61,8 @@ TWICE = {
         ([1, 2, 1, 2], 6),
         8,
     ),
-    "the loop without the anchor": (
+    (
+        "the loop without the anchor",
         """
         def work(x):
             for value in x:
@@ -74,18 +74,10 @@ TWICE = {
         2,
         8,
     ),
-    "the returned value": (
-        """
-        def work(x):
-            return [
-                see(value) or value
-                for value in x  # here
-            ]
-        """,
-        [1, 2],
-        4,
-    ),
-    "its own argument": (
+    ("the returned value", "def work(x):\n    return [see(v) or v for v in x]  # here", [1, 2], 4),
+    ("a sum", "def work(x):\n    y = sum(see(1) or v for v in x)  # here\n    return y", 3, 4),
+    (
+        "its own argument",
         """
         def work(x):
             if x:
@@ -98,21 +90,21 @@ TWICE = {
         [0, 1, 2, 3],
         2,
     ),
-    "a private name of a class": (
+    (
+        "a private name of a class",
         """
         class State:
             def work(self, x):
                 self.__total = 1
                 self.__total = self.__total * 2 + len(see(1) or ())  # here
                 return vars(self)
-        state = State()
-        def work(x):
-            return state.work(x)
+        work = State().work
         """,
         {"_State__total": 2},
         2,
     ),
-    "a graph as deep as before": (
+    (
+        "a graph as deep as before",
         """
         def work(x):
             y = torch.ones((), requires_grad=True)
@@ -126,21 +118,37 @@ TWICE = {
         3,
         6,
     ),
-}
+    (
+        "a recursion, but not at every depth",
+        """
+        def descend(left):
+            see(left)
+            if left:
+                descend(left - 1)  # here
+        def work(x):
+            descend(10)
+        """,
+        None,
+        1 + 2 * 10,
+    ),
+]
 
 
-@pytest.mark.parametrize("what", TWICE)
-def test_the_statement_runs_twice_and_the_result_stays(tmp_path: Path, what: str) -> None:
-    code, result, runs = TWICE[what]
+@pytest.mark.parametrize(("what", "code", "result", "runs"), TWICE)
+def test_the_statement_runs_twice_and_the_result_stays(
+    tmp_path: Path, what: str, code: str, result: object, runs: int
+) -> None:
     script = Script(tmp_path, code)
-    doubling = script.double(script.code("State.work" if "State" in code else "work"))
+    doubled = script.code("descend" if "recursion" in what else "work")
+    if what == "a sum":  # a comprehension leads to its function
+        doubled = next(each for each in doubled.co_consts if isinstance(each, CodeType))
     with Patches() as patches:
-        doubling.begin(patches)
+        script.double(doubled).begin(patches)
         assert script.names["work"]([1, 2]) == result
     assert len(script.seen) == runs
     script.seen.clear()
     assert script.names["work"]([1, 2]) == result
-    assert len(script.seen) == runs / 2
+    assert len(script.seen) == (runs + 1) // 2
 
 
 def test_a_forward_is_doubled_inside_a_training_run(tmp_path: Path) -> None:
@@ -171,7 +179,7 @@ def test_a_forward_is_doubled_inside_a_training_run(tmp_path: Path) -> None:
                 after(step)
         """,
     )
-    doubling = script.double(script.code("Model.forward"))
+    doubling = script.double(script.names["Model"].forward.__code__)
     patches, counts = Patches(), []
 
     def after(step: int) -> None:
@@ -225,26 +233,6 @@ def test_every_closure_of_the_code_is_doubled_in_its_own_cells(tmp_path: Path) -
     assert inner.__code__ is second.__wrapped__.__code__ is code
     assert doubling.uses() == 2
     assert first(1) == (42, 1)
-
-
-def test_recursion_is_doubled_once_and_not_at_every_depth(tmp_path: Path) -> None:
-    code = "def work(x):\n    see(x)\n    if x:\n        work(x - 1)  # here\n"
-    script = Script(tmp_path, code)
-    with Patches() as patches:
-        script.double().begin(patches)
-        script.names["work"](10)
-    assert len(script.seen) == 1 + 2 * 10
-
-
-def test_a_comprehension_leads_to_its_function(tmp_path: Path) -> None:
-    script = Script(
-        tmp_path, "def work(x):\n    y = sum(see(1) or v for v in x)  # here\n    return y"
-    )
-    inner = next(each for each in script.code().co_consts if isinstance(each, CodeType))
-    with Patches() as patches:
-        script.double(inner).begin(patches)
-        assert script.names["work"]([1, 2]) == 3
-    assert len(script.seen) == 4
 
 
 def test_an_error_of_the_users_stays_theirs(tmp_path: Path) -> None:

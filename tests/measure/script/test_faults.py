@@ -297,10 +297,15 @@ def test_an_unchanged_window_is_not_to_blame(tmp_path: Path) -> None:
     assert not [each for each in record.changes if each.failed]
 
 
-def test_too_few_steps_for_a_map_are_no_health(tmp_path: Path) -> None:
-    _, _, diagnosis = run_script(script_of(tmp_path, "for _ in range(22): update()\n"), FAST)
+@pytest.mark.parametrize("steps", [4, 22])
+def test_too_few_steps_say_how_many_more(tmp_path: Path, steps: int) -> None:
+    script = script_of(tmp_path, f"for _ in range({steps}): update()\n")
+    end, record, diagnosis = run_script(script, FAST)
+    assert (end.code, end.stopped) == (0, False)
+    assert f"after {steps} steps; at least " in record.missing
     assert diagnosis.findings == ()
     assert diagnosis.sentence.startswith("No diagnosis")
+    assert diagnosis.cannot_tell[0].reason == record.missing
 
 
 def test_an_update_moves_every_tensor_once(tmp_path: Path) -> None:

@@ -20,6 +20,14 @@ def work():
     return sum(number * number for number in range(40_000))  # here
 """
 
+TRAINING = """
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+while True:
+    optimizer.zero_grad()
+    model(torch.randn(8, 16)).square().mean().backward()
+    optimizer.step()
+    work()
+"""
 # The planted work is most of a step, so that no noise can hide it.
 KINDS = {
     "accumulation in a class": """
@@ -54,24 +62,8 @@ KINDS = {
                 optimizer.step()
             work()
         """,
-    "compiled with eager": """
-        compiled = torch.compile(model, backend="eager")
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        while True:
-            optimizer.zero_grad()
-            compiled(torch.randn(8, 16)).square().mean().backward()
-            optimizer.step()
-            work()
-        """,
-    "compiled with aot_eager": """
-        model.compile(backend="aot_eager")
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        while True:
-            optimizer.zero_grad()
-            model(torch.randn(8, 16)).square().mean().backward()
-            optimizer.step()
-            work()
-        """,
+    "compiled with eager": 'model = torch.compile(model, backend="eager")' + TRAINING,
+    "compiled with aot_eager": 'model.compile(backend="aot_eager")' + TRAINING,
     "evaluation without gradients": """
         right = 0
         with torch.no_grad():
