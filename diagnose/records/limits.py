@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from diagnose.records.run import Measurement, RunRecord
+from diagnose.records.script import ScriptRecord
 
 # Far above any FLOP count of a step; keeps sums and quotients of sane numbers finite.
 LARGEST_NUMBER = 1e24
@@ -21,6 +22,8 @@ def validate(record: Any) -> None:
     _check_numbers(dataclasses.asdict(record), "record")
     if isinstance(record, RunRecord):
         _check_run(record)
+    elif isinstance(record, ScriptRecord):
+        _check_script(record)
 
 
 def _check_numbers(value: Any, path: str) -> None:
@@ -45,6 +48,19 @@ def _check_run(record: RunRecord) -> None:
     data = record.workload.data
     if data is not None and not 0 <= data.padding_share <= 1:
         raise ValueError("record.workload.data.padding_share: not between 0 and 1")
+
+
+def _check_script(record: ScriptRecord) -> None:
+    windows = [*record.windows, *(each for rank in record.ranks for each in rank.windows)]
+    occasions = [seconds for each in record.occasions for seconds in (*each.ran, *each.left_out)]
+    seconds = [*record.step_seconds, *(each.seconds for each in windows), *occasions]
+    if min(seconds, default=1.0) < SHORTEST_SLOT_SECONDS:
+        raise ValueError("record: a step is shorter than a nanosecond")
+    steps = [each.steps for each in windows] + [each.steps for each in record.occasions]
+    if min(steps, default=1) < 1:
+        raise ValueError("record: a window has no step")
+    if min((each.samples for each in record.changes), default=1.0) <= 0:
+        raise ValueError("record.changes: a step has no batch")
 
 
 def _check_measurement(path: str, measurement: Measurement, gpus: int) -> None:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from diagnose.analyze.script.rules import diagnose
-from diagnose.records.script import Site
+from diagnose.records.script import PLAIN, Occasion, ScriptRecord, Site, Window
+from diagnose.render import store
 from diagnose.render.page import count_open_lines
 from diagnose.render.script import FIGURE_NAME, figures, page, summarize
 from tests.support.records.script import change, golden_record, record, suspect
@@ -50,6 +52,22 @@ def test_nothing_measured_has_no_figure_and_a_reason() -> None:
     assert not figures(empty)
     assert page(empty).answer == "No diagnosis: the script ended."
     assert rendered(empty)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        {"step_seconds": (0.1, 0.0)},
+        {"windows": (Window(0, PLAIN, 0, 1.0),)},
+        {"windows": (Window(0, PLAIN, 1, -1.0),)},
+        {"occasions": (Occasion("logging", "log", "", 0, (), ()),)},
+        {"changes": (change("batch", samples=0.0),)},
+    ],
+)
+def test_what_cannot_have_been_measured_is_refused(tmp_path: Path, damage: dict[str, Any]) -> None:
+    path = store.save(record(**damage), tmp_path)
+    with pytest.raises(store.StoreError, match="damaged"):
+        store.load(path, ScriptRecord)
 
 
 @pytest.mark.parametrize("text", ["a|b", "<script>", "`x` @team", "![i](x)"])

@@ -250,7 +250,7 @@ def _saved_of_doubled(seen: Claim, proof: Claim) -> Interval:
     it or without, whichever is nearer.
     """
     suspect = seen.suspect
-    if suspect is None or proof.gain.center <= 0:
+    if suspect is None or suspect.seconds <= 0 or proof.gain.center <= 0:
         return proof.gain
     costs = (
         proof.doubles * suspect.seconds,
