@@ -64,6 +64,8 @@ KINDS = {
         """,
     "compiled with eager": 'model = torch.compile(model, backend="eager")' + TRAINING,
     "compiled with aot_eager": 'model.compile(backend="aot_eager")' + TRAINING,
+    # Its calls are steps until the optimizer comes, and then everything begins again.
+    "training after an evaluation": "for _ in range(60): model(torch.randn(8, 16))" + TRAINING,
     "evaluation without gradients": """
         right = 0
         with torch.no_grad():
@@ -91,6 +93,8 @@ def test_the_planted_line_is_seen(tmp_path: Path, kind: str) -> None:
     assert not record.missing
     evaluates = kind.startswith("evaluation")
     assert record.boundary == ("model call" if evaluates else "optimizer step")
+    mean = sum(record.step_seconds) / len(record.step_seconds)
+    assert sum(record.phases.values()) == pytest.approx(mean, rel=0.25)
     most = max(record.suspects, key=lambda each: each.seconds)
     assert (most.phase, most.site.line) == ("host", line_of(script, "# here"))
     # A busy machine may hide what was tried behind its noise, but not what was seen.
