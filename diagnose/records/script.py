@@ -227,10 +227,6 @@ class ScriptRecord:
     missing: str = ""  # why this record is not complete
     notes: tuple[str, ...] = ()
 
-    @property
-    def complete(self) -> bool:
-        return not self.missing
-
 
 @dataclass(frozen=True)
 class ScriptFinding:
