@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 from diagnose.commands.arguments import Parser, hyphenate, is_first_rank
 from diagnose.commands.keep import complain
+from diagnose.measure.machine.torch_check import UnusableTorch
 from diagnose.measure.ranks.job.rendezvous import NoRendezvous, Refusal
 from diagnose.measure.session import CouldNotOpen, Refused
 from diagnose.records.exit_codes import COULD_NOT_MEASURE, INTERRUPTED, USAGE
@@ -109,7 +110,7 @@ def command(arguments: argparse.Namespace) -> int:
     except KeyboardInterrupt as error:
         complain(str(error) or "interrupted")
         return INTERRUPTED
-    except (Refused, Refusal, WorkloadError, LabelError) as error:
+    except (Refused, Refusal, WorkloadError, LabelError, UnusableTorch) as error:
         # The same on every rank.
         if is_first_rank():
             complain(str(error))

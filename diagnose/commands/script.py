@@ -6,18 +6,25 @@ import argparse
 import json
 import secrets
 import sys
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import datetime, timezone
 from pathlib import Path
 
 from diagnose.analyze.script.rules import diagnose
 from diagnose.commands.arguments import add_number, add_reports_option, add_seconds
 from diagnose.commands.keep import complain, write_report
+from diagnose.measure.machine.torch_check import require_torch
 from diagnose.measure.session import CouldNotOpen, Refused
 from diagnose.records.codec import dumps
 from diagnose.records.exit_codes import COULD_NOT_MEASURE, FINE, INTERRUPTED
-from diagnose.records.header import Header, Source
-from diagnose.records.script import DEFAULT_SECONDS, DEFAULT_WARMUP, Options, ScriptRecord
+from diagnose.records.header import Header, Reading, Source
+from diagnose.records.script import (
+    DEFAULT_SECONDS,
+    DEFAULT_WARMUP,
+    Options,
+    ScriptRecord,
+    without_paths,
+)
 from diagnose.render import store
 from diagnose.render.script import summarize
 
@@ -52,6 +59,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
+    require_torch()
     # Imported here: it loads torch.
     from diagnose.measure.script.program import NoScript
     from diagnose.measure.script.session import Session
@@ -65,9 +73,11 @@ def run(arguments: argparse.Namespace) -> int:
     )
     output = _Output(arguments)
     script = Path(arguments.script)
+    label = arguments.label or store.label_from_device_name(script.stem)
+    _warn_of_our_own_name(script)
     try:
-        header = _open_header(arguments.label or store.label_from_device_name(script.stem))
-        end = Session(script, header, options, output.write).run(arguments.arguments)
+        session = Session(script, lambda: _open_header(label), options, output.write)
+        end = session.run(arguments.arguments)
     except NoScript as error:
         raise Refused(str(error)) from None
     except OSError as error:
@@ -75,6 +85,16 @@ def run(arguments: argparse.Namespace) -> int:
     if end.interrupted:
         return INTERRUPTED
     return end.code or output.code
+
+
+def _warn_of_our_own_name(script: Path) -> None:
+    """Every name of the script's modules is its own, but for the one that this package has."""
+    for found in (script.parent / "diagnose.py", script.parent / "diagnose"):
+        if found.exists() and found.resolve() != Path(__file__).resolve().parents[1]:
+            complain(
+                f"`import diagnose` in your script gives this tool, not {found}; rename yours "
+                "while you measure if the script needs it"
+            )
 
 
 def _open_header(label: str) -> Header:
@@ -90,8 +110,9 @@ def _open_header(label: str) -> Header:
     source: Source = (
         "fake device" if device.is_fake else "stub" if found and is_stub else "hardware"
     )
+    busy = Reading(None, "the script was already running")
     created = datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC")
-    return Header(label, created, source, "full", machine)
+    return Header(label, created, source, "full", replace(machine, cpu_busy_before=busy))
 
 
 class _Output:
@@ -126,7 +147,7 @@ class _Output:
     def _keep(self, record: ScriptRecord, directory: Path) -> None:
         try:
             with store.label_lock(directory):
-                store.save(record, directory)
+                store.save(without_paths(record), directory)
                 write_report(directory)
         except store.StoreError as error:
             # The disk is the reader's to repair; what was measured must not be lost with it.

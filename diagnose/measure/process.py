@@ -33,6 +33,18 @@ _PR_SET_PDEATHSIG = 1
 _PR_SET_TIMERSLACK = 29
 
 
+# `-m` would put the working directory first, where a stranger's diagnose.py may lie.
+_RUN_MODULE = (
+    "import runpy, sys; sys.path[0] = sys.argv[1]; "
+    "runpy.run_module(sys.argv[2], run_name='__main__', alter_sys=True)"
+)
+
+
+def own_module(name: str) -> list[str]:
+    """The words with which Python runs a module of this package, whatever the folder holds."""
+    return ["-c", _RUN_MODULE, str(ROOT), name]
+
+
 class Died(Exception):
     """The process ended by itself; the message goes on from "the process ..."."""
 

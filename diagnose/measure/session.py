@@ -15,7 +15,7 @@ from datetime import datetime, timezone
 from typing import Any, Literal
 
 from diagnose.measure.gpu.power import PowerMeter
-from diagnose.measure.process import Died, Hung, Process
+from diagnose.measure.process import Died, Hung, Process, own_module
 from diagnose.measure.stages import Stage
 from diagnose.records.codec import from_dict
 from diagnose.records.experiments import Comparison
@@ -158,7 +158,7 @@ class Session:
             self._process = None
 
     def _start(self) -> dict[str, Any]:
-        self._process = Process(["-m", "diagnose.measure.worker"])
+        self._process = Process(own_module("diagnose.measure.worker"))
         try:
             said, answer = self._process.ask("open", vars(self.job), OPEN_SECONDS)
         except Died as error:

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
+from diagnose.records.codec import from_dict, to_dict
 from diagnose.records.header import Header
 
 # Of the findings in --json; the record has the schema of its header.
@@ -284,3 +285,17 @@ class Diagnosis:
     excluded: tuple[Exclusion, ...]
     cannot_tell: tuple[Undecided, ...]
     notes: tuple[str, ...] = ()
+
+
+def without_paths(record: ScriptRecord) -> ScriptRecord:
+    """As it may be published: a file outside the user's folder keeps only its name."""
+
+    def clean(value: Any) -> Any:
+        if isinstance(value, dict):
+            file = value.get("file")
+            hidden = isinstance(file, str) and file.startswith("/")
+            more = {"file": f"…/{file.rpartition('/')[2]}"} if hidden and file else {}
+            return {name: clean(each) for name, each in value.items()} | more
+        return [clean(each) for each in value] if isinstance(value, (list, tuple)) else value
+
+    return from_dict(ScriptRecord, clean(to_dict(record)))

@@ -23,7 +23,7 @@ def write_script(directory: Path, code: str, name: str = "train.py") -> Path:
 
 def run_script(script: Path, options: Options = QUICK) -> tuple[End, ScriptRecord, Diagnosis]:
     records: list[ScriptRecord] = []
-    end = Session(script, HEADER, options, records.append).run([])
+    end = Session(script, lambda: HEADER, options, records.append).run([])
     return end, records[0], diagnose(records[0])
 
 

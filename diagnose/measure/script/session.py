@@ -35,12 +35,12 @@ class Session:
     def __init__(
         self,
         script: Path,
-        header: Header,
+        open_header: Callable[[], Header],
         options: Options,
         conclude: Callable[[ScriptRecord], None],
     ) -> None:
         self._script = script
-        self._header = header
+        self._open_header = open_header
         self._options = options
         self._hand_over = conclude
         self._process = os.getpid()
@@ -95,9 +95,10 @@ class Session:
             ranks = self._ranks.gather(own_times(picture, self._ranks.rank), trouble)
             if not self._ranks.is_reporter():
                 return
-            record = build_record(
-                picture, self._header, self._script, why_incomplete(picture, self._options, ended)
-            )
+            # Only now: before its first line the script has not chosen its devices yet.
+            header = self._open_header()
+            why = why_incomplete(picture, self._options, ended)
+            record = build_record(picture, header, self._script, why)
             record = replace(record, ranks=ranks)
             if self._ranks.complaint:
                 # Times of ranks that wait for one that failed are no times of steps.

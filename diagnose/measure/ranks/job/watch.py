@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from diagnose.measure.process import Process
+from diagnose.measure.process import Process, own_module
 from diagnose.measure.ranks.job.ends import End, Kind
 
 # A rank whose peer has ended notices it at once in a collective; this is for the rest.
@@ -36,7 +36,7 @@ class Watch:
         self._where = "start"
         self._heard = time.monotonic()
         self._trouble_since: float | None = None
-        self._process = Process(["-m", "diagnose.measure.ranks.job.member"], variables)
+        self._process = Process(own_module("diagnose.measure.ranks.job.member"), variables)
         self._process.send("order", order)
 
     def look(self, peers: Sequence[End], seconds: float) -> End | None:
