@@ -6,6 +6,7 @@ import hashlib
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
+from functools import partial
 from typing import Any
 
 from diagnose.measure.gpu import nvml
@@ -29,6 +30,43 @@ _PEER_STATUS = {
 }
 _READ, _NVLINK = 0, 2  # nvmlGpuP2PCapsIndex_t
 _GRAPHICS_SM, _MEMORY = 1, 2  # nvmlClockType_t
+_LIMITS = "nvmlDeviceGetPowerManagementLimitConstraints"
+
+
+def _name(names: Mapping[int, str], code: int) -> str:
+    return names.get(code, f"unknown code {code}")
+
+
+def _watts(milliwatts: float) -> float:
+    return milliwatts * nvml.WATTS_PER_MILLIWATT
+
+
+def _hertz(megahertz: float) -> float:
+    return megahertz * nvml.HERTZ_PER_MEGAHERTZ
+
+
+# Field of Gpu -> the call that tells it, its arguments, and what is taken of the answer.
+_NUMBERS: Mapping[str, tuple[str, tuple[int, ...], Callable[[Any], float]]] = {
+    "nvml_index": ("nvmlDeviceGetIndex", (), float),
+    "memory_bytes": ("nvmlDeviceGetMemoryInfo", (), lambda it: float(it.total)),
+    "power_limit_watts": ("nvmlDeviceGetPowerManagementLimit", (), _watts),
+    "power_limit_default_watts": ("nvmlDeviceGetPowerManagementDefaultLimit", (), _watts),
+    "power_limit_min_watts": (_LIMITS, (), lambda it: _watts(it[0])),
+    "power_limit_max_watts": (_LIMITS, (), lambda it: _watts(it[1])),
+    "sm_hertz_max": ("nvmlDeviceGetMaxClockInfo", (_GRAPHICS_SM,), _hertz),
+    "memory_hertz_max": ("nvmlDeviceGetMaxClockInfo", (_MEMORY,), _hertz),
+    "pcie_generation": ("nvmlDeviceGetCurrPcieLinkGeneration", (), float),
+    "pcie_generation_max": ("nvmlDeviceGetMaxPcieLinkGeneration", (), float),
+    "pcie_width": ("nvmlDeviceGetCurrPcieLinkWidth", (), float),
+    "pcie_width_max": ("nvmlDeviceGetMaxPcieLinkWidth", (), float),
+}
+_TEXTS: Mapping[str, tuple[str, Callable[[Any], str]]] = {
+    "compute_capability": ("nvmlDeviceGetCudaComputeCapability", lambda it: f"{it[0]}.{it[1]}"),
+    "ecc": ("nvmlDeviceGetEccMode", lambda it: _name(_SWITCH, it[0])),
+    "mig": ("nvmlDeviceGetMigMode", lambda it: _name(_SWITCH, it[0])),
+    "persistence": ("nvmlDeviceGetPersistenceMode", lambda it: _name(_SWITCH, it)),
+    "compute_mode": ("nvmlDeviceGetComputeMode", lambda it: _name(_COMPUTE_MODES, it)),
+}
 
 NOT_WATCHED = (
     "the device was not watched before the measuring process started, "
@@ -59,10 +97,8 @@ def observe_before(
     """Watch every GPU for a while, by UUID. To be called before the measuring process starts."""
     if isinstance(session, Failure):
         return {}
-    live = session
-    watched = nvml.answer_within(
-        seconds + nvml.PATIENCE_SECONDS, lambda: _watch(live, seconds, clock, sleep)
-    )
+    watch = partial(_watch, session, seconds, clock, sleep)
+    watched = nvml.answer_within(seconds + nvml.PATIENCE_SECONDS, watch)
     return {} if isinstance(watched, Failure) else watched
 
 
@@ -70,14 +106,8 @@ def _watch(
     session: Session, seconds: float, clock: Clock, sleep: Callable[[float], None]
 ) -> dict[str, Before]:
     began = clock()
-    handles: dict[str, Any] = {}
-    count = session.ask("nvmlDeviceGetCount")
-    for index in range(0 if isinstance(count, Failure) else count):
-        handle = session.ask("nvmlDeviceGetHandleByIndex", index)
-        uuid = handle if isinstance(handle, Failure) else session.ask("nvmlDeviceGetUUID", handle)
-        if not isinstance(uuid, Failure):
-            handles[uuid] = handle
-    polls = {uuid: GpuPoll(session, Identity(0, "", uuid), began) for uuid in handles}
+    devices = {uuid: Found(session, handle) for uuid, handle in session.devices().items()}
+    polls = {uuid: GpuPoll(session, Identity(0, "", uuid), began) for uuid in devices}
     while True:
         for poll in polls.values():
             if clock() >= poll.due:
@@ -85,124 +115,70 @@ def _watch(
         if not polls or clock() - began >= seconds:
             break
         sleep(FAST_SECONDS)
-    return {
-        uuid: _sum_up(poll, _read_memory_used(session, handles[uuid]), (began, clock()))
-        for uuid, poll in polls.items()
-    }
+    seen = {}
+    for uuid, poll in polls.items():
+        trace, window = poll.trace(), (began, clock())
+        seen[uuid] = Before(
+            memory_used_bytes=_read_memory_used(devices[uuid]),
+            utilization=mean_utilization(trace, [window]),
+            idle_watts=measure_idle_watts(trace, *window),
+            energy_period_seconds=find_period(trace["joules"]),
+        )
+    return seen
 
 
-def _sum_up(poll: GpuPoll, memory_used: Reading, window: tuple[float, float]) -> Before:
-    trace = poll.trace()
-    return Before(
-        memory_used_bytes=memory_used,
-        utilization=mean_utilization(trace, [window]),
-        idle_watts=measure_idle_watts(trace, *window),
-        energy_period_seconds=find_period(trace.joules),
-    )
+def _read_memory_used(found: Found) -> Reading:
+    exact, with_reserved = (found.ask(call, *arguments) for call, arguments in nvml.MEMORY_CALLS)
+    if not isinstance(exact, Failure):
+        return Reading(float(exact.used))
+    if not isinstance(with_reserved, Failure):
+        remark = "with what the driver reserves for itself, which it does not tell apart"
+        return Reading(float(with_reserved.used), remark)
+    return Reading(None, with_reserved.reason)
 
 
 def recall_before(
     session: Session | Failure, identity: Identity, before: Mapping[str, Before]
 ) -> Before:
     """What was seen of torch's device before the run."""
-    found = session if isinstance(session, Failure) else nvml.find_handle(session, identity)
-    if isinstance(session, Failure) or isinstance(found, Failure):
-        return unknown_before(found.reason if isinstance(found, Failure) else NOT_WATCHED)
-    uuid = session.tell("nvmlDeviceGetUUID", found.handle).value
-    return before.get(uuid or "") or unknown_before(NOT_WATCHED)
+    found = nvml.find_device(session, identity)
+    if isinstance(found, Failure):
+        return unknown_before(found.reason)
+    return before.get(found.ask("nvmlDeviceGetUUID")) or unknown_before(NOT_WATCHED)
 
 
 def describe_gpu(
-    session: Session | Failure,
-    identity: Identity,
-    salt: str,
-    before: Mapping[str, Before] | None = None,
+    session: Session | Failure, identity: Identity, salt: str, before: Mapping[str, Before]
 ) -> Gpu:
     """Everything a record says of a GPU; what NVML does not tell carries the reason."""
-    found = session if isinstance(session, Failure) else nvml.find_handle(session, identity)
-    if isinstance(session, Failure) or isinstance(found, Failure):
-        reason = found.reason if isinstance(found, Failure) else ""
-        return _describe_without_nvml(identity, salt, reason)
-    return _describe_with_nvml(session, found, identity, salt, before or {})
-
-
-def _describe_without_nvml(identity: Identity, salt: str, reason: str) -> Gpu:
-    unknown: dict[str, Any] = {
-        spec.name: Fact(None, reason) if spec.type == "Fact" else Reading(None, reason)
-        for spec in fields(Gpu)
-        if spec.type in ("Fact", "Reading")
-    }
-    if identity.memory_bytes is not None:
-        unknown["memory_bytes"] = Reading(float(identity.memory_bytes))
-    if identity.compute_capability is not None:
-        unknown["compute_capability"] = Fact(identity.compute_capability)
-    return Gpu(name=identity.name, uuid_hash=hash_uuid(identity.uuid, salt), **unknown)
-
-
-def _describe_with_nvml(
-    session: Session, found: Found, identity: Identity, salt: str, before: Mapping[str, Before]
-) -> Gpu:
-    handle = found.handle
-    read, tell = session.read, session.tell
-    uuid = tell("nvmlDeviceGetUUID", handle).value or identity.uuid
-    index = read("nvmlDeviceGetIndex", handle)
-    limits = session.ask("nvmlDeviceGetPowerManagementLimitConstraints", handle)
-    earlier = before.get(uuid or "") or unknown_before(NOT_WATCHED)
-    memory = session.memory(handle)
-    milliwatts, megahertz = nvml.WATTS_PER_MILLIWATT, nvml.HERTZ_PER_MEGAHERTZ
+    found = nvml.find_device(session, identity)
+    uuid = None if isinstance(found, Failure) else found.ask("nvmlDeviceGetUUID")
+    uuid = uuid if isinstance(uuid, str) else identity.uuid
+    earlier = recall_before(session, identity, before)
+    told: dict[str, Any] = {}
+    for name, (call, arguments, number) in _NUMBERS.items():
+        answer = found if isinstance(found, Failure) else found.ask(call, *arguments)
+        failed = isinstance(answer, Failure)
+        told[name] = Reading(None, answer.reason) if failed else Reading(number(answer))
+    for name, (call, text) in _TEXTS.items():
+        answer = found if isinstance(found, Failure) else found.ask(call)
+        failed = isinstance(answer, Failure)
+        told[name] = Fact(None, answer.reason) if failed else Fact(text(answer))
+    if isinstance(found, Failure):
+        if identity.memory_bytes is not None:
+            told["memory_bytes"] = Reading(float(identity.memory_bytes))
+        if identity.compute_capability is not None:
+            told["compute_capability"] = Fact(identity.compute_capability)
+    elif found.doubt and told["nvml_index"].value is not None:
+        told["nvml_index"] = Reading(told["nvml_index"].value, found.doubt)
     return Gpu(
         name=identity.name,
         uuid_hash=hash_uuid(uuid, salt),
-        nvml_index=Reading(index.value, index.reason or found.doubt),
-        memory_bytes=(
-            Reading(None, memory.reason)
-            if isinstance(memory, Failure)
-            else Reading(memory.total_bytes)
-        ),
         memory_used_before_bytes=earlier.memory_used_bytes,
         utilization_before=earlier.utilization,
-        power_limit_watts=read("nvmlDeviceGetPowerManagementLimit", handle, unit=milliwatts),
-        power_limit_default_watts=read(
-            "nvmlDeviceGetPowerManagementDefaultLimit", handle, unit=milliwatts
-        ),
-        power_limit_min_watts=_pick_limit(limits, 0),
-        power_limit_max_watts=_pick_limit(limits, 1),
-        sm_hertz_max=read("nvmlDeviceGetMaxClockInfo", handle, _GRAPHICS_SM, unit=megahertz),
-        memory_hertz_max=read("nvmlDeviceGetMaxClockInfo", handle, _MEMORY, unit=megahertz),
-        pcie_generation=read("nvmlDeviceGetCurrPcieLinkGeneration", handle),
-        pcie_generation_max=read("nvmlDeviceGetMaxPcieLinkGeneration", handle),
-        pcie_width=read("nvmlDeviceGetCurrPcieLinkWidth", handle),
-        pcie_width_max=read("nvmlDeviceGetMaxPcieLinkWidth", handle),
-        compute_capability=tell(
-            "nvmlDeviceGetCudaComputeCapability", handle, take=lambda it: f"{it[0]}.{it[1]}"
-        ),
-        ecc=tell("nvmlDeviceGetEccMode", handle, take=lambda it: _name(_SWITCH, it[0])),
-        mig=tell("nvmlDeviceGetMigMode", handle, take=lambda it: _name(_SWITCH, it[0])),
-        persistence=tell(
-            "nvmlDeviceGetPersistenceMode", handle, take=lambda it: _name(_SWITCH, it)
-        ),
-        compute_mode=tell(
-            "nvmlDeviceGetComputeMode", handle, take=lambda it: _name(_COMPUTE_MODES, it)
-        ),
         energy_period_seconds=Reading(None, "not detected: the energy counter was not sampled"),
+        **told,
     )
-
-
-def _read_memory_used(session: Session, handle: Any) -> Reading:
-    memory = session.memory(handle)
-    if isinstance(memory, Failure):
-        return Reading(None, memory.reason)
-    return Reading(memory.used_bytes, memory.remark)
-
-
-def _pick_limit(limits: Any, position: int) -> Reading:
-    if isinstance(limits, Failure):
-        return Reading(None, limits.reason)
-    return Reading(limits[position] * nvml.WATTS_PER_MILLIWATT)
-
-
-def _name(names: Mapping[int, str], code: int) -> str:
-    return names.get(code, f"unknown code {code}")
 
 
 def hash_uuid(uuid: str | None, salt: str) -> str:
@@ -215,53 +191,44 @@ def hash_uuid(uuid: str | None, salt: str) -> str:
 
 def describe_links(session: Session | Failure, identities: Sequence[Identity]) -> tuple[Link, ...]:
     """How every pair of GPUs is connected. GPUs that NVML does not find have no links."""
-    if isinstance(session, Failure):
-        return ()
-    found = [(i, nvml.find_handle(session, each)) for i, each in enumerate(identities)]
-    handles = [(i, each.handle) for i, each in found if isinstance(each, Found)]
+    found = [nvml.find_device(session, each) for each in identities]
+    known = [(i, each) for i, each in enumerate(found) if isinstance(each, Found)]
     return tuple(
         Link(
             first=first,
             second=second,
-            kind=_link_kind(session, here, there),
-            peer_to_peer=session.tell(
-                "nvmlDeviceGetP2PStatus",
-                here,
-                there,
-                _READ,
-                take=lambda it: _name(_PEER_STATUS, it),
+            kind=_link_kind(here, there),
+            peer_to_peer=_as_fact(
+                here.ask("nvmlDeviceGetP2PStatus", there.handle, _READ), _PEER_STATUS
             ),
         )
-        for position, (first, here) in enumerate(handles)
-        for second, there in handles[position + 1 :]
+        for position, (first, here) in enumerate(known)
+        for second, there in known[position + 1 :]
     )
 
 
-def _link_kind(session: Session, here: Any, there: Any) -> Fact:
-    remotes = _nvlink_remotes(session, here)
+def _link_kind(here: Found, there: Found) -> Fact:
+    remotes = _nvlink_remotes(here)
     if remotes:
         # Behind an NVSwitch the remote end is the switch, and only the driver knows who is beyond.
-        address = session.tell("nvmlDeviceGetPciInfo", there, take=_bus_id).value
-        status = session.ask("nvmlDeviceGetP2PStatus", here, there, _NVLINK)
-        if address in remotes or status == 0:
+        status = here.ask("nvmlDeviceGetP2PStatus", there.handle, _NVLINK)
+        address = there.ask("nvmlDeviceGetPciInfo")
+        if status == 0 or (not isinstance(address, Failure) and address.busId in remotes):
             return Fact("NVLINK")
-    return session.tell(
-        "nvmlDeviceGetTopologyCommonAncestor", here, there, take=lambda it: _name(_TOPOLOGY, it)
-    )
+    return _as_fact(here.ask("nvmlDeviceGetTopologyCommonAncestor", there.handle), _TOPOLOGY)
 
 
-def _nvlink_remotes(session: Session, handle: Any) -> set[str | None]:
+def _nvlink_remotes(found: Found) -> set[Any]:
     remotes = set()
-    for link in range(session.library.NVML_NVLINK_MAX_LINKS):
-        active = session.ask("nvmlDeviceGetNvLinkState", handle, link)
+    for link in range(found.session.library.NVML_NVLINK_MAX_LINKS):
+        active = found.ask("nvmlDeviceGetNvLinkState", link)
         if isinstance(active, Failure):
             break
-        if active:
-            answer = session.tell("nvmlDeviceGetNvLinkRemotePciInfo", handle, link, take=_bus_id)
-            remotes.add(answer.value)
+        remote = found.ask("nvmlDeviceGetNvLinkRemotePciInfo", link) if active else None
+        if remote and not isinstance(remote, Failure):
+            remotes.add(remote.busId)
     return remotes
 
 
-def _bus_id(info: Any) -> str:
-    text = info.busId
-    return text.decode() if isinstance(text, bytes) else str(text)
+def _as_fact(answer: Any, names: Mapping[int, str]) -> Fact:
+    return Fact(None, answer.reason) if isinstance(answer, Failure) else Fact(_name(names, answer))

@@ -10,13 +10,15 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeVar
 
-from diagnose.records.header import Fact, Reading
+from diagnose.records.header import Fact
 
 T = TypeVar("T")
 Case = Literal["unsupported", "no permission", "lost", "unavailable"]
+Field = tuple[int, int]  # its number and its scope
+Call = tuple[str, tuple[int, ...]]  # its name and its arguments after the handle
 
 # Initialising a driver that is not resident takes seconds; a hung one takes for ever.
 PATIENCE_SECONDS = 10.0
@@ -26,8 +28,13 @@ JOULES_PER_MILLIJOULE = 1e-3
 HERTZ_PER_MEGAHERTZ = 1e6
 SHARE_PER_PERCENT = 1e-2
 
-GPU_SCOPE = 0
-MODULE_SCOPE = 1  # the whole module of a Grace-Hopper: processor and GPU together
+# nvmlMemory_v2: the form of the answer that leaves out what the driver reserves for itself.
+_MEMORY_VERSION = 0x02000028
+# In the order of preference.
+MEMORY_CALLS = (
+    ("nvmlDeviceGetMemoryInfo", (_MEMORY_VERSION,)),
+    ("nvmlDeviceGetMemoryInfo", ()),
+)
 
 _CASES: Mapping[int, tuple[Case, str]] = {
     1: ("lost", "NVML is no longer initialised; start the run again"),
@@ -68,7 +75,6 @@ _CASES: Mapping[int, tuple[Case, str]] = {
         "restart the container",
     ),
 }
-MEMORY_WITH_RESERVED = "with what the driver reserves for itself, which it does not tell apart"
 _PARENT = (
     "NVML does not know torch's UUID and the device was found by its PCI address: if torch uses "
     "a MIG slice, this is the whole GPU with its neighbours"
@@ -106,23 +112,6 @@ class Identity:
 
 
 @dataclass(frozen=True)
-class Found:
-    """An NVML device handle, and a warning if it may belong to another GPU."""
-
-    handle: Any
-    doubt: str = ""
-
-
-@dataclass(frozen=True)
-class Memory:
-    """Device memory, and what `used` holds beside the memory of processes."""
-
-    total_bytes: float
-    used_bytes: float
-    remark: str = ""
-
-
-@dataclass(frozen=True)
 class Session:
     """NVML, initialised."""
 
@@ -138,35 +127,46 @@ class Session:
         except self.library.NVMLError as error:
             return explain(call, error.value)
 
-    def read(
-        self, call: str, *arguments: Any, unit: float = 1.0, take: Callable[[Any], float] = float
-    ) -> Reading:
-        answer = self.ask(call, *arguments)
-        if isinstance(answer, Failure):
-            return Reading(None, answer.reason)
-        return Reading(take(answer) * unit)
-
-    def tell(self, call: str, *arguments: Any, take: Callable[[Any], str] = str) -> Fact:
+    def fact(self, call: str, *arguments: Any, take: Callable[[Any], str] = str) -> Fact:
         answer = self.ask(call, *arguments)
         return Fact(None, answer.reason) if isinstance(answer, Failure) else Fact(take(answer))
 
-    def memory(self, handle: Any) -> Memory | Failure:
-        """Device memory. Only the newer form of the answer leaves out the driver's own part."""
-        version = getattr(self.library, "nvmlMemory_v2", None)
-        if version is not None:
-            answer = self.ask("nvmlDeviceGetMemoryInfo", handle, version)
-            if not isinstance(answer, Failure):
-                return Memory(float(answer.total), float(answer.used))
-        answer = self.ask("nvmlDeviceGetMemoryInfo", handle)
-        if isinstance(answer, Failure):
-            return answer
-        return Memory(float(answer.total), float(answer.used), MEMORY_WITH_RESERVED)
+    def devices(self) -> dict[str, Any]:
+        """The handle of every GPU that NVML sees and can name, by its UUID."""
+        count = self.ask("nvmlDeviceGetCount")
+        found = {}
+        for index in range(0 if isinstance(count, Failure) else count):
+            handle = self.ask("nvmlDeviceGetHandleByIndex", index)
+            if not isinstance(handle, Failure):
+                uuid = self.ask("nvmlDeviceGetUUID", handle)
+                if not isinstance(uuid, Failure):
+                    found[uuid] = handle
+        return found
 
-    def fields(
-        self, handle: Any, wanted: Sequence[tuple[int, int]]
-    ) -> dict[tuple[int, int], float | Failure]:
+
+@dataclass(frozen=True)
+class Found:
+    """A device in NVML, and a warning if it may be another GPU."""
+
+    session: Session
+    handle: Any
+    doubt: str = ""
+
+    def ask(self, call: str, *arguments: Any) -> Any:
+        return self.session.ask(call, self.handle, *arguments)
+
+    def ask_first(self, calls: Sequence[Call]) -> Any:
+        """The answer to the first call that has one, or the Failure of the last."""
+        answer: Any = None
+        for call, arguments in calls:
+            answer = self.ask(call, *arguments)
+            if not isinstance(answer, Failure):
+                break
+        return answer
+
+    def fields(self, wanted: Sequence[Field]) -> dict[Field, float | Failure]:
         """Many (field, scope) in one call. It succeeds if any field does, so each is checked."""
-        answer = self.ask("nvmlDeviceGetFieldValues", handle, list(wanted))
+        answer = self.ask("nvmlDeviceGetFieldValues", list(wanted))
         if isinstance(answer, Failure):
             return dict.fromkeys(wanted, answer)
         return {
@@ -238,35 +238,35 @@ def is_stub(session: Session | Failure) -> bool:
     return hasattr(session.library.nvmlLib, "diagnose_nvml_stub")
 
 
-def find_handle(session: Session, identity: Identity) -> Found | Failure:
-    """The NVML handle of torch's device: by UUID, by PCI address, and by position only at last."""
-    found = _find_device(session, identity)
+def find_device(session: Session | Failure, identity: Identity) -> Found | Failure:
+    """torch's device in NVML: by UUID, by PCI address, and by position only at last."""
+    if isinstance(session, Failure):
+        return session
+    found = _match(session, identity)
     if isinstance(found, Failure) or found.doubt:
         return found
-    mode = session.ask("nvmlDeviceGetMigMode", found.handle)
+    mode = found.ask("nvmlDeviceGetMigMode")
     sliced = not isinstance(mode, Failure) and mode[0] == 1
-    return Found(found.handle, _MIG_ON) if sliced else found
+    return replace(found, doubt=_MIG_ON) if sliced else found
 
 
-def _find_device(session: Session, identity: Identity) -> Found | Failure:
+def _match(session: Session, identity: Identity) -> Found | Failure:
     names = _uuid_names(identity)
     refusal: Failure | None = None
     for name in names:
         answer = session.ask("nvmlDeviceGetHandleByUUID", name)
         if not isinstance(answer, Failure):
-            return Found(answer)
+            return Found(session, answer)
         refusal = refusal or answer
-    searched = _search_uuid(session, names)
-    if searched is not None:
-        return searched
+    for uuid, handle in session.devices().items() if names else ():
+        if uuid in names:
+            return Found(session, handle)
     if identity.pci_bus_id:
         handle = session.ask("nvmlDeviceGetHandleByPciBusId", identity.pci_bus_id)
         if not isinstance(handle, Failure):
-            return Found(handle, _PARENT if names else "")
-    if refusal is not None:
-        # A position would be a guess here, although it is known which GPU is wanted.
-        return refusal
-    return _take_position(session, identity)
+            return Found(session, handle, _PARENT if names else "")
+    # With a UUID it is known which GPU is wanted, so a position would be a guess.
+    return refusal or _take_position(session, identity)
 
 
 def _uuid_names(identity: Identity) -> tuple[str, ...]:
@@ -275,19 +275,6 @@ def _uuid_names(identity: Identity) -> tuple[str, ...]:
     if identity.uuid.startswith(("GPU-", "MIG-")):
         return (identity.uuid,)
     return (f"GPU-{identity.uuid}", f"MIG-{identity.uuid}")
-
-
-def _search_uuid(session: Session, names: Sequence[str]) -> Found | None:
-    if not names:
-        return None
-    count = session.ask("nvmlDeviceGetCount")
-    for index in range(0 if isinstance(count, Failure) else count):
-        handle = session.ask("nvmlDeviceGetHandleByIndex", index)
-        if not isinstance(handle, Failure):
-            uuid = session.ask("nvmlDeviceGetUUID", handle)
-            if uuid in names:
-                return Found(handle)
-    return None
 
 
 def _take_position(session: Session, identity: Identity) -> Found | Failure:
@@ -302,6 +289,7 @@ def _take_position(session: Session, identity: Identity) -> Found | Failure:
             f"{name}; set CUDA_DEVICE_ORDER=PCI_BUS_ID",
         )
     return Found(
+        session,
         handle,
         "matched by position only, so it may be another GPU; "
         "CUDA_DEVICE_ORDER=PCI_BUS_ID makes torch and NVML count alike",

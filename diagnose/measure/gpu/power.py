@@ -30,8 +30,8 @@ class PowerMeter:
         self._session = self._opened.enter_context(nvml.open_session())
         self._before = gpus.observe_before(self._session, IDLE_SECONDS)
         self._identities: Sequence[Identity] = ()
-        self._watched_before: Sequence[gpus.Before] = ()
         self._sampler: Sampler | None = None
+        self._period_before = Reading(None, gpus.NOT_WATCHED)
         self._began = time.monotonic()
 
     @property
@@ -41,42 +41,30 @@ class PowerMeter:
 
     @property
     def energy_period_seconds(self) -> float:
-        """The slowest counter's period, or 0 while none is known."""
-        if self._sampler is None:
-            return 0.0
-        periods = (each.value for each in self._periods())
-        return max((period for period in periods if period is not None), default=0.0)
+        """The energy counter's period, or 0 while it is not known."""
+        return 0.0 if self._sampler is None else self._period().value or 0.0
 
-    def _periods(self) -> Sequence[Reading]:
-        """As the sampler sees them; until it has seen enough, as they were before the run."""
+    def _period(self) -> Reading:
+        """As the sampler sees it; until it has seen enough, as it was before the run."""
         assert self._sampler is not None
-        return [
-            seen if seen.value is not None or earlier.value is None else earlier
-            for seen, earlier in zip(
-                self._sampler.energy_period_seconds(),
-                (each.energy_period_seconds for each in self._watched_before),
-                strict=True,
-            )
-        ]
+        seen = self._sampler.energy_period_seconds()
+        return self._period_before if seen.value is None and self._period_before.value else seen
 
     def watch(self, identities: Sequence[dict[str, Any]]) -> None:
-        """Sample the device under test; the others are described, not blamed."""
+        """Sample the device under test, which is the first; the others are described."""
         self._identities = [from_dict(Identity, each, "identity") for each in identities]
         self._began = time.monotonic()
         if not self._identities:
             return
-        sampled = self._identities[:1]
-        self._watched_before = [self._recall(each) for each in sampled]
-        idle_watts = [each.idle_watts for each in self._watched_before]
-        self._sampler = Sampler(self._session, sampled, idle_watts)
-        self._sampler.start()
-
-    def _recall(self, identity: Identity) -> gpus.Before:
-        recalled = nvml.answer_within(
-            nvml.PATIENCE_SECONDS,
-            lambda: gpus.recall_before(self._session, identity, self._before),
+        tested = self._identities[0]
+        before = nvml.answer_within(
+            nvml.PATIENCE_SECONDS, lambda: gpus.recall_before(self._session, tested, self._before)
         )
-        return gpus.unknown_before(recalled.reason) if isinstance(recalled, Failure) else recalled
+        if isinstance(before, Failure):
+            before = gpus.unknown_before(before.reason)
+        self._period_before = before.energy_period_seconds
+        self._sampler = Sampler(self._session, tested, before.idle_watts)
+        self._sampler.start()
 
     def describe(self, machine: Machine) -> Machine:
         machine = with_gpus(machine, self._session, self._identities, self._salt, self._before)
@@ -84,14 +72,10 @@ class PowerMeter:
 
     def with_periods(self, machine: Machine) -> Machine:
         """The counter's period is known only after some load."""
-        if self._sampler is None:
+        if self._sampler is None or not machine.gpus:
             return machine
-        periods = self._periods()
-        described = [
-            replace(gpu, energy_period_seconds=period)
-            for gpu, period in zip(machine.gpus, periods, strict=False)
-        ]
-        return replace(machine, gpus=(*described, *machine.gpus[len(described) :]))
+        first = replace(machine.gpus[0], energy_period_seconds=self._period())
+        return replace(machine, gpus=(first, *machine.gpus[1:]))
 
     def attach(self, result: StageResult, began: float) -> StageResult:
         """The stage with what NVML saw during its slots."""
@@ -113,12 +97,12 @@ class PowerMeter:
             (start, start + seconds)
             for start, seconds in zip(timing.slot_starts, timing.slot_seconds, strict=True)
         ]
-        return replace(measurement, gpus=self._sampler.use_during(windows), gpus_reason="")
+        return replace(measurement, gpus=(self._sampler.use_during(windows),), gpus_reason="")
 
     def watts_between(self, begin: float, end: float) -> Reading:
         if self._sampler is None:
             return Reading(None, "the CPU has no NVML")
-        return self._sampler.watts_between(begin, end)[0]
+        return self._sampler.watts_between(begin, end)
 
     def stop(self) -> None:
         if self._sampler is not None:

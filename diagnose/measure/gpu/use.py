@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from diagnose.measure.gpu.energy import (
@@ -14,11 +14,11 @@ from diagnose.measure.gpu.energy import (
     count_joules,
     count_seconds_with,
     find_changes,
-    integrate_averages,
     integrate_watts,
     total_seconds,
     values_within,
 )
+from diagnose.measure.gpu.quantities import CLOCK_LIMITS, GAUGES, INSTANT, Pick, PowerKind, Quantity
 from diagnose.records.header import Reading
 from diagnose.records.run import GpuUse
 
@@ -31,34 +31,6 @@ UTILIZATION_SECONDS = 1.0
 BLURRED = "averaged over up to 1 s: shared with the neighbouring slots"
 
 
-@dataclass(frozen=True)
-class PowerKind:
-    """What a power sensor shows."""
-
-    name: str
-    average_seconds: float = 0.0  # 0 for a sensor without a memory
-
-
-INSTANT = PowerKind("instant")
-
-
-@dataclass(frozen=True)
-class ClockLimit:
-    """A reason for lowered clocks: NVML's counter of it, and its bit in the current reasons."""
-
-    name: str
-    field_id: int
-    bit: int
-
-
-CLOCK_LIMITS = (
-    ClockLimit("software power cap", 74, 0x04),
-    ClockLimit("sync boost", 76, 0x10),
-    ClockLimit("software thermal slowdown", 269, 0x20),
-    ClockLimit("hardware thermal slowdown", 270, 0x40),
-    ClockLimit("hardware power brake", 271, 0x80),
-)
-
 NOTHING = Series(reason="it was not sampled")
 
 
@@ -66,62 +38,47 @@ NOTHING = Series(reason="it was not sampled")
 class GpuTrace:
     """Everything that was sampled of one GPU."""
 
-    joules: Series = NOTHING  # a counter since the driver was loaded
-    watts: Series = NOTHING
+    series: Mapping[str, Series] = field(default_factory=dict)  # by the quantity's name
     watts_kind: PowerKind = INSTANT
-    power_limit_watts: Series = NOTHING
-    utilization: Series = NOTHING
-    memory_bytes: Series = NOTHING
-    sm_hertz: Series = NOTHING
-    memory_hertz: Series = NOTHING
-    celsius: Series = NOTHING
-    pcie_generation: Series = NOTHING
-    pcie_width: Series = NOTHING
-    clock_reasons: Series = NOTHING  # bit masks
-    throttle_seconds: Mapping[str, Series] = field(default_factory=dict)  # counters, by name
     dropped_at: Sequence[float] = ()  # when a power reading of 0 W or less was dropped
     doubt: str = ""  # why this may not be, or not only be, the GPU that was used
+    missing: Series = NOTHING  # why there is nothing of a quantity without a series
+
+    def __getitem__(self, name: str) -> Series:
+        return self.series.get(name, self.missing)
 
 
-def summarize(gpu: int, trace: GpuTrace, windows: Sequence[Window], idle_watts: Reading) -> GpuUse:
-    """One GPU during all the slots of one measurement."""
+def summarize(trace: GpuTrace, windows: Sequence[Window], idle_watts: Reading) -> GpuUse:
+    """The device under test during all the slots of one measurement."""
     windows = sorted(windows)
     joules, source = measure_joules(trace, windows)
     joules = _with_remark(joules, trace.doubt)
+    picked = {
+        name: _pick(trace[each.name], windows, pick)
+        for each in GAUGES
+        for name, pick in each.picks.items()
+    }
+    picked["utilization"] = mean_utilization(trace, windows)
     return GpuUse(
-        gpu=gpu,
+        gpu=0,
         joules=joules,
         joules_source=f"{source} ({trace.doubt})" if source and trace.doubt else source,
         watts=mean_watts(joules, windows),
         idle_watts=_with_remark(idle_watts, trace.doubt),
-        power_limit_watts=_gauge(trace.power_limit_watts, windows, statistics.median),
-        utilization=mean_utilization(trace, windows),
-        memory_bytes=_gauge(trace.memory_bytes, windows, max),
-        sm_hertz=_gauge(trace.sm_hertz, windows, statistics.median),
-        sm_hertz_lowest=_gauge(trace.sm_hertz, windows, min),
-        memory_hertz=_gauge(trace.memory_hertz, windows, statistics.median),
-        celsius_first=_gauge(trace.celsius, windows, lambda values: values[0]),
-        celsius_last=_gauge(trace.celsius, windows, lambda values: values[-1]),
-        pcie_generation=_gauge(trace.pcie_generation, windows, max),
-        pcie_width=_gauge(trace.pcie_width, windows, max),
-        throttle_seconds={limit.name: _throttled(trace, limit, windows) for limit in CLOCK_LIMITS},
+        throttle_seconds={each.name: _throttled(trace, each, windows) for each in CLOCK_LIMITS},
         dropped_samples=sum(
             begin <= at <= end for begin, end in windows for at in trace.dropped_at
         ),
+        **picked,
     )
 
 
 def measure_joules(trace: GpuTrace, windows: Sequence[Window]) -> tuple[Reading, str]:
     """The energy of the windows and where the number is from."""
-    counted = count_joules(trace.joules, windows)
-    averaged = trace.watts_kind.average_seconds
-    integrated = (
-        integrate_averages(trace.watts, windows, averaged)
-        if averaged
-        else integrate_watts(trace.watts, windows)
-    )
+    counted = count_joules(trace["joules"], windows)
+    integrated = integrate_watts(trace["watts"], windows, trace.watts_kind.average_seconds)
     if counted.value is None:
-        if trace.joules.values:
+        if trace["joules"].values:
             # A counter that exists but failed here (reload, loss) is a finding, not to be papered
             # over with samples of the same broken time.
             return counted, ""
@@ -130,7 +87,7 @@ def measure_joules(trace: GpuTrace, windows: Sequence[Window]) -> tuple[Reading,
         kind = "" if trace.watts_kind == INSTANT else f" ({trace.watts_kind.name})"
         return integrated, "power samples" + kind
     # Averaged samples lag behind by half a second, so they disagree without anything being wrong.
-    enough = len(values_within(trace.watts, windows)) >= MIN_SAMPLES_TO_CHECK
+    enough = len(values_within(trace["watts"], windows)) >= MIN_SAMPLES_TO_CHECK
     if trace.watts_kind == INSTANT and enough and integrated.value and counted.value > 0:
         apart = abs(integrated.value / counted.value - 1)
         if apart > MAX_DISAGREEMENT:
@@ -140,11 +97,11 @@ def measure_joules(trace: GpuTrace, windows: Sequence[Window]) -> tuple[Reading,
 
 def measure_watts(trace: GpuTrace, begin: float, end: float) -> Reading:
     """Mean power of one stretch of time; the samples may cover a little less than all of it."""
-    power = trace.watts.at
-    known = find_changes(trace.joules) or ((power[0], power[-1]) if power else (begin, end))
+    power = trace["watts"].at
+    known = find_changes(trace["joules"]) or ((power[0], power[-1]) if power else (begin, end))
     window = (max(begin, known[0]), min(end, known[1]))
     if window[1] - window[0] < (end - begin) / 2:
-        reason = trace.joules.reason or trace.watts.reason
+        reason = trace["joules"].reason or trace["watts"].reason
         return Reading(None, reason or "less than half of the time was sampled")
     watts = mean_watts(measure_joules(trace, [window])[0], [window])
     return _with_remark(watts, trace.doubt)
@@ -157,7 +114,8 @@ def measure_idle_watts(trace: GpuTrace, begin: float, end: float) -> Reading:
     if counted.value is not None:
         return counted
     # The slowest counters move too seldom in so short a time.
-    sampled = measure_watts(replace(steady, joules=NOTHING), begin, end)
+    series = {name: each for name, each in steady.series.items() if name != "joules"}
+    sampled = measure_watts(replace(steady, series=series), begin, end)
     return counted if sampled.value is None else sampled
 
 
@@ -169,7 +127,7 @@ def mean_watts(joules: Reading, windows: Sequence[Window]) -> Reading:
 
 
 def mean_utilization(trace: GpuTrace, windows: Sequence[Window]) -> Reading:
-    seen = _gauge(trace.utilization, windows, statistics.fmean)
+    seen = _pick(trace["utilization"], windows, statistics.fmean)
     short = any(end - begin < UTILIZATION_SECONDS for begin, end in windows)
     return _with_remark(seen, BLURRED if short else "")
 
@@ -181,9 +139,7 @@ def _with_remark(reading: Reading, remark: str) -> Reading:
     return Reading(reading.value, "; ".join(filter(None, (reading.reason, remark))))
 
 
-def _gauge(
-    series: Series, windows: Sequence[Window], pick: Callable[[Sequence[float]], float]
-) -> Reading:
+def _pick(series: Series, windows: Sequence[Window], pick: Pick) -> Reading:
     if not windows:
         return Reading(None, NO_WINDOW)
     failed = series.reason_without(windows[-1][1])
@@ -193,11 +149,11 @@ def _gauge(
     return Reading(pick(values))
 
 
-def _throttled(trace: GpuTrace, limit: ClockLimit, windows: Sequence[Window]) -> Reading:
-    counted = count_growth(trace.throttle_seconds.get(limit.name, NOTHING), windows)
+def _throttled(trace: GpuTrace, limit: Quantity, windows: Sequence[Window]) -> Reading:
+    counted = count_growth(trace[limit.name], windows)
     if counted.value is not None:
         return counted
-    sampled = count_seconds_with(trace.clock_reasons, limit.bit, windows)
+    sampled = count_seconds_with(trace["clock_reasons"], limit.bit, windows)
     if sampled.value is None:
         return counted
     return Reading(sampled.value, "from samples of the current reasons; shorter events are missed")

@@ -80,9 +80,9 @@ def with_gpus(
         driver = (
             Fact(None, live.reason)
             if isinstance(live, Failure)
-            else live.tell("nvmlSystemGetDriverVersion")
+            else live.fact("nvmlSystemGetDriverVersion")
         )
-        described = tuple(gpus.describe_gpu(live, each, salt, before) for each in identities)
+        described = tuple(gpus.describe_gpu(live, each, salt, before or {}) for each in identities)
         return described, gpus.describe_links(live, identities), driver
 
     answer = nvml.answer_within(nvml.PATIENCE_SECONDS, lambda: describe(session))

@@ -14,7 +14,7 @@ from diagnose.measure.gpu.energy import (
     count_joules,
     count_seconds_with,
     find_period,
-    integrate_averages,
+
     integrate_watts,
     thin_out,
 )
@@ -123,19 +123,19 @@ def average_of_last_second(at: float) -> float:
 def test_averages_of_the_slot_before_are_left_out() -> None:
     # 100 W until t=4 and 400 W from then on, as a sensor shows it that averages over a second.
     power = sample(lambda at: 100 + 300 * min(1.0, max(0.0, at - 4)), 12, 0.0625)
-    assert integrate_averages(power, [(4.0, 8.0)], 1.0).value == pytest.approx(1600)
-    assert integrate_averages(power, [(0.0, 4.0), (5.0, 8.0)], 1.0).value == pytest.approx(1600)
+    assert integrate_watts(power, [(4.0, 8.0)], 1.0).value == pytest.approx(1600)
+    assert integrate_watts(power, [(0.0, 4.0), (5.0, 8.0)], 1.0).value == pytest.approx(1600)
     assert integrate_watts(power, [(4.0, 8.0)]).value == pytest.approx(1600 - 150, abs=10)
 
 
 def test_averages_tell_nothing_of_windows_that_are_hardly_longer() -> None:
     power = sample(average_of_last_second, 12, 0.0625)
-    short = integrate_averages(power, [(2.0, 6.0), (7.0, 9.5)], 1.0)
+    short = integrate_watts(power, [(2.0, 6.0), (7.0, 9.5)], 1.0)
     assert short.value is None
     assert "averages over 1 s and the slots last 2.5 s" in short.reason
-    assert integrate_averages(power, [(2.0, 5.0)], 1.0).value == pytest.approx(600)
-    assert integrate_averages(power, [(9.5, 13.0)], 1.0).reason == NOT_COVERED
-    assert integrate_averages(power, [], 1.0).value is None
+    assert integrate_watts(power, [(2.0, 5.0)], 1.0).value == pytest.approx(600)
+    assert integrate_watts(power, [(9.5, 13.0)], 1.0).reason == NOT_COVERED
+    assert integrate_watts(power, [], 1.0).value is None
 
 
 def test_power_that_was_not_read_for_a_while_gives_no_energy() -> None:

@@ -24,7 +24,7 @@ FIND = """
 import json
 from diagnose.measure.gpu import nvml
 with nvml.open_session() as session:
-    found = nvml.find_handle(session, nvml.Identity({identity}))
+    found = nvml.find_device(session, nvml.Identity({identity}))
     if isinstance(found, nvml.Failure):
         print(json.dumps({{"failure": found.reason}}))
     else:

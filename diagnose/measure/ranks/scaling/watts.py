@@ -28,11 +28,11 @@ def _watch(member: Member, step: Callable[[], object], steps: int) -> Reading:
     if device.is_cpu:
         return Reading(None, "the CPU has no NVML")
     own = identities(device.kind)[member.local_rank]
-    with nvml.open_session() as session, Sampler(session, [own]) as sampler:
+    with nvml.open_session() as session, Sampler(session, own) as sampler:
         device.synchronize()
         began = device.now()
         for _ in range(steps):
             step()
             member.still()
         device.synchronize()
-        return sampler.watts_between(began, device.now())[0]
+        return sampler.watts_between(began, device.now())
