@@ -14,7 +14,6 @@ from diagnose.measure.gpu.energy import (
     count_joules,
     count_seconds_with,
     find_period,
-
     integrate_watts,
     thin_out,
 )

@@ -5,11 +5,10 @@ from dataclasses import fields, replace
 import pytest
 
 from diagnose.measure.gpu.energy import RELOADED, Series
+from diagnose.measure.gpu.quantities import CLOCK_LIMITS, PowerKind
 from diagnose.measure.gpu.use import (
     BLURRED,
-    CLOCK_LIMITS,
     GpuTrace,
-    PowerKind,
     mean_watts,
     measure_idle_watts,
     measure_watts,
@@ -30,25 +29,30 @@ def steady(value: float) -> Series:
 NO_COUNTER = Series(ended_at=0.1, reason="unsupported: no counter")
 AVERAGES = PowerKind("1 s averages", 1.0)
 TRACE = GpuTrace(
-    joules=Series(AT, tuple(1000 + 200 * at for at in AT)),
-    watts=steady(200.0),
-    power_limit_watts=steady(350.0),
-    utilization=Series(AT, tuple(0.25 if at < 4.5 else 0.85 for at in AT)),
-    memory_bytes=Series(AT, tuple(9e9 if at == 4.5 else 4e9 + at for at in AT)),
-    sm_hertz=Series(AT, tuple(1e9 if at == 5.5 else 1.4e9 for at in AT)),
-    memory_hertz=steady(1.2e9),
-    celsius=Series(AT, tuple(50 + at for at in AT)),
-    pcie_generation=Series(AT, tuple(1.0 if at < 2 else 4.0 for at in AT)),
-    pcie_width=steady(16.0),
-    clock_reasons=steady(0x04),
-    throttle_seconds={limit.name: Series(AT, tuple(at / 4 for at in AT)) for limit in CLOCK_LIMITS},
+    series={
+        "joules": Series(AT, tuple(1000 + 200 * at for at in AT)),
+        "watts": steady(200.0),
+        "power_limit_watts": steady(350.0),
+        "utilization": Series(AT, tuple(0.25 if at < 4.5 else 0.85 for at in AT)),
+        "memory_bytes": Series(AT, tuple(9e9 if at == 4.5 else 4e9 + at for at in AT)),
+        "sm_hertz": Series(AT, tuple(1e9 if at == 5.5 else 1.4e9 for at in AT)),
+        "memory_hertz": steady(1.2e9),
+        "celsius": Series(AT, tuple(50 + at for at in AT)),
+        "pcie_generation": Series(AT, tuple(1.0 if at < 2 else 4.0 for at in AT)),
+        "pcie_width": steady(16.0),
+        "clock_reasons": steady(0x04),
+        **{limit.name: Series(AT, tuple(at / 4 for at in AT)) for limit in CLOCK_LIMITS},
+    },
     dropped_at=(1.0, 2.5, 5.5),
 )
 
 
+def changed(trace: GpuTrace = TRACE, **series: Series) -> GpuTrace:
+    return replace(trace, series={**trace.series, **series})
+
+
 def test_what_is_read_is_summed_averaged_and_bounded_within_the_slots_only() -> None:
-    use = summarize(3, TRACE, SLOTS, IDLE)
-    assert use.gpu == 3
+    use = summarize(TRACE, SLOTS, IDLE)
     assert use.joules.value == pytest.approx(600)
     assert use.joules_source == "energy counter"
     assert use.watts.value == pytest.approx(200)
@@ -66,77 +70,67 @@ def test_what_is_read_is_summed_averaged_and_bounded_within_the_slots_only() -> 
 
 
 def test_the_order_of_the_slots_does_not_matter() -> None:
-    assert summarize(0, TRACE, SLOTS[::-1], IDLE) == summarize(0, TRACE, SLOTS, IDLE)
-
-
-def test_without_a_counter_power_samples_are_integrated() -> None:
-    use = summarize(0, replace(TRACE, joules=NO_COUNTER), SLOTS, IDLE)
-    assert use.joules.value == pytest.approx(600)
-    assert use.joules_source == "power samples"
+    assert summarize(TRACE, SLOTS[::-1], IDLE) == summarize(TRACE, SLOTS, IDLE)
 
 
 def test_averaged_power_counts_only_in_slots_that_outlast_the_average() -> None:
-    trace = replace(TRACE, joules=NO_COUNTER, watts_kind=AVERAGES)
-    use = summarize(0, trace, SLOTS, IDLE)
+    trace = changed(replace(TRACE, watts_kind=AVERAGES), joules=NO_COUNTER)
+    use = summarize(trace, SLOTS, IDLE)
     assert use.joules.value is None
     assert "averages over 1 s and the slots last 1 s" in use.joules.reason
     assert use.watts.reason == use.joules.reason
     assert use.joules_source == ""
     # 900 W of another variant, which the sensor still shows in the first second of a slot.
     shared = Series(AT, tuple(900.0 if 2 <= at < 3 else 200.0 for at in AT))
-    long = summarize(0, replace(trace, watts=shared), [(2.0, 5.0), (6.0, 9.5)], IDLE)
+    long = summarize(changed(trace, watts=shared), [(2.0, 5.0), (6.0, 9.5)], IDLE)
     assert long.joules.value == pytest.approx(200 * 6.5)
     assert long.watts.value == pytest.approx(200)
     assert long.joules_source == "power samples (1 s averages)"
 
 
-def test_a_counter_makes_averaged_power_needless() -> None:
-    use = summarize(0, replace(TRACE, watts_kind=AVERAGES), SLOTS, IDLE)
-    assert use.joules.value == pytest.approx(600)
-
-
 def test_idle_power_may_be_an_average_that_reaches_back() -> None:
-    trace = replace(TRACE, joules=NO_COUNTER, watts_kind=AVERAGES)
+    trace = changed(replace(TRACE, watts_kind=AVERAGES), joules=NO_COUNTER)
     assert measure_watts(trace, 1.0, 3.0).value is None
     assert measure_idle_watts(trace, 1.0, 3.0).value == pytest.approx(200)
-    assert "no counter" in measure_idle_watts(GpuTrace(joules=NO_COUNTER), 1.0, 3.0).reason
+    assert "no counter" in measure_idle_watts(GpuTrace({"joules": NO_COUNTER}), 1.0, 3.0).reason
 
 
 def test_utilisation_of_slots_below_its_own_sampling_period_is_blurred() -> None:
-    assert summarize(0, TRACE, SLOTS, IDLE).utilization.reason == ""
-    use = summarize(0, TRACE, [(2.0, 4.0), (5.0, 5.75)], IDLE)
+    assert summarize(TRACE, SLOTS, IDLE).utilization.reason == ""
+    use = summarize(TRACE, [(2.0, 4.0), (5.0, 5.75)], IDLE)
     assert use.utilization.value == pytest.approx((17 * 0.25 + 7 * 0.85) / 24)
     assert use.utilization.reason == BLURRED
 
 
 def test_a_doubtful_device_is_doubtful_wherever_its_watts_are() -> None:
-    use = summarize(0, replace(TRACE, doubt="it may be another"), SLOTS, IDLE)
+    use = summarize(replace(TRACE, doubt="it may be another"), SLOTS, IDLE)
     assert use.joules_source == "energy counter (it may be another)"
     for reading in (use.joules, use.watts, use.idle_watts):
         assert reading.value is not None
         assert reading.reason == "it may be another"
-    silent = summarize(0, GpuTrace(doubt="it may be another"), SLOTS, IDLE)
+    silent = summarize(GpuTrace(doubt="it may be another"), SLOTS, IDLE)
     assert silent.joules_source == ""
 
 
 def test_counter_and_samples_that_disagree_are_flagged() -> None:
-    use = summarize(0, replace(TRACE, watts=steady(214.0)), SLOTS, IDLE)
+    use = summarize(changed(watts=steady(214.0)), SLOTS, IDLE)
     assert use.joules.value == pytest.approx(600)
     assert use.joules_source == "energy counter (power samples disagree by 7%)"
-    near = summarize(0, replace(TRACE, watts=steady(208.0)), SLOTS, IDLE)
+    near = summarize(changed(watts=steady(208.0)), SLOTS, IDLE)
     assert near.joules_source == "energy counter"
 
 
 def test_a_reloaded_driver_is_not_papered_over_with_power_samples() -> None:
     joules = tuple(1000 + 200 * at if at < 3 else 200 * at for at in AT)
-    use = summarize(0, replace(TRACE, joules=Series(AT, joules)), SLOTS, IDLE)
+    use = summarize(changed(joules=Series(AT, joules)), SLOTS, IDLE)
     assert use.joules == Reading(None, RELOADED)
     assert use.watts == Reading(None, RELOADED)
     assert use.joules_source == ""
 
 
 def test_without_throttle_counters_the_sampled_reasons_are_counted() -> None:
-    use = summarize(0, replace(TRACE, throttle_seconds={}), SLOTS, IDLE)
+    counters = {limit.name: NO_COUNTER for limit in CLOCK_LIMITS}
+    use = summarize(changed(**counters), SLOTS, IDLE)
     capped = use.throttle_seconds["software power cap"]
     assert capped.value == pytest.approx(3)
     assert "samples" in capped.reason
@@ -152,13 +146,13 @@ def readings(use: GpuUse) -> list[Reading]:
 def test_nothing_seen_is_null_with_a_reason_everywhere(
     windows: tuple[tuple[float, float], ...],
 ) -> None:
-    seen = readings(summarize(0, TRACE, windows, IDLE))
+    seen = readings(summarize(TRACE, windows, IDLE))
     assert len(seen) == 12 + len(CLOCK_LIMITS)
     assert all(it.value is None and it.reason for it in seen)
 
 
 def test_nothing_sampled_at_all_is_null_with_a_reason_everywhere() -> None:
-    seen = readings(summarize(0, GpuTrace(), SLOTS, IDLE))
+    seen = readings(summarize(GpuTrace(), SLOTS, IDLE))
     assert all(it.value is None and "not sampled" in it.reason for it in seen)
 
 
@@ -169,7 +163,7 @@ def test_a_slot_of_no_length_has_no_power() -> None:
 def test_power_of_a_stretch_that_begins_before_the_first_samples() -> None:
     assert measure_watts(TRACE, -1.0, 5.0).value == pytest.approx(200)
     assert measure_watts(TRACE, -8.0, 5.0).value is None
-    assert measure_watts(replace(TRACE, joules=NO_COUNTER), -1.0, 5.0).value == pytest.approx(200)
+    assert measure_watts(changed(joules=NO_COUNTER), -1.0, 5.0).value == pytest.approx(200)
     assert measure_watts(GpuTrace(), 0.0, 5.0).value is None
 
 

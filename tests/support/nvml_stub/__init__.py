@@ -30,6 +30,11 @@ def build_stub(compiler: str, directory: Path) -> dict[str, str]:
     return {"LD_LIBRARY_PATH": os.pathsep.join(paths)}
 
 
+def find_library(environment: Mapping[str, str]) -> Path:
+    """The stub itself, from the environment that build_stub returned."""
+    return Path(environment["LD_LIBRARY_PATH"].split(os.pathsep)[0]) / "libnvidia-ml.so.1"
+
+
 def run_python(code: str, extra: Mapping[str, str]) -> Any:
     """Run `code` in a new process of the project; what it prints last is the JSON answer."""
     done = subprocess.run(

@@ -67,8 +67,9 @@ static const char *find_entry(const char *list, const char *name) {
     return NULL;
 }
 
+static struct { const char *name; int calls; } counters[MAX_FUNCTIONS];
+
 static int *calls_of(const char *name) {
-    static struct { const char *name; int calls; } counters[MAX_FUNCTIONS];
     int i = 0;
     while (i < MAX_FUNCTIONS - 1 && counters[i].name && strcmp(counters[i].name, name)) i++;
     if (!counters[i].name) counters[i].name = name;

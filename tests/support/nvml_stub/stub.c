@@ -31,6 +31,13 @@ int diagnose_nvml_stub = 1; /* its presence tells this library from the real one
 /* From now on it is as late as a test says, so that what the sensors show is known exactly. */
 void diagnose_nvml_stub_hold_uptime(double seconds) { held = seconds; }
 
+/* As if the library had just been loaded, for tests that share a process. */
+void diagnose_nvml_stub_reset(void) {
+    open_sessions = 0;
+    held = -1;
+    memset(counters, 0, sizeof counters);
+}
+
 /* ---- library ---- */
 
 int nvmlInitWithFlags(unsigned flags) {
@@ -58,6 +65,12 @@ const char *nvmlErrorString(int code) { return code ? "stub error" : "success"; 
 int nvmlSystemGetDriverVersion(char *text, unsigned size) {
     BEGIN;
     snprintf(text, size, "999.01");
+    return SUCCESS;
+}
+
+int nvmlSystemGetCudaDriverVersion_v2(int *version) {
+    BEGIN;
+    *version = 12020;
     return SUCCESS;
 }
 
