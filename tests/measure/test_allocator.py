@@ -14,7 +14,7 @@ from tests.support.cli import ROOT
 # before them have let the heap grow to what it needs.
 COUNT_FAULTS = """
 import resource, sys, torch
-from bench import allocator
+from diagnose.measure.machine import allocator
 assert getattr(allocator, sys.argv[1])()
 for _ in range(20):
     torch.ones(2**24)
@@ -33,6 +33,7 @@ def count_faults(arrangement: str) -> int:
         capture_output=True,
         text=True,
         check=True,
+        timeout=120,
         # Huge pages would hide the faults that this test counts.
         env={"GLIBC_TUNABLES": "glibc.malloc.hugetlb=0", "PYTHONPATH": str(ROOT)},
     )

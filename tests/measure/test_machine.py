@@ -4,18 +4,23 @@ import json
 import os
 import platform
 import subprocess
-import time
 from dataclasses import dataclass
 from pathlib import Path
 
+import psutil
 import pytest
+import torch
 
+from diagnose.measure.gpu import describe as gpus
+from diagnose.measure.gpu import nvml
 from diagnose.measure.gpu.nvml import Failure, Identity
 from diagnose.measure.machine import describe as machine
 from diagnose.measure.machine.cuda import read_identities
+from diagnose.measure.machine.device import DeviceError, open_device, open_visible_device
 from diagnose.measure.machine.environment import HIDDEN, choose_environment
 from diagnose.records.codec import dumps, from_dict, to_dict
 from diagnose.records.header import Machine
+from tests.measure.conftest import Stub
 from tests.support.nvml_stub import run_python
 
 SECRETS = {
@@ -47,18 +52,6 @@ TRACES_OF_SECRETS = (
     "example.org",
     "/home",
 )
-WITH_STUB = """
-import json
-from diagnose.records.codec import to_dict
-from diagnose.measure.gpu import describe as gpus, nvml
-from diagnose.measure.machine.describe import with_gpus
-from tests.measure.test_machine import bare_machine
-uuids = [f"0abc000{n}-1111-2222-3333-00000000000{n}" for n in range(2)]
-known = [nvml.Identity(n, f"Stub GPU {n}", uuid) for n, uuid in enumerate(uuids)]
-with nvml.open_session(patience_seconds=2) as session:
-    before = gpus.observe_before(session, seconds=0.3)
-    print(json.dumps(to_dict(with_gpus(bare_machine(), session, known, "salt", before))))
-"""
 
 
 def bare_machine() -> Machine:
@@ -112,31 +105,25 @@ def test_settings_that_change_the_speed_are_shown() -> None:
     assert choose_environment(shown | {"PATH": "/usr/bin", "OMP_DISPLAY_ENV": "1"}) == shown
 
 
-def test_only_the_names_of_preloaded_libraries_are_shown() -> None:
-    chosen = choose_environment({"LD_PRELOAD": "/usr/lib/libtcmalloc.so.4:/opt/a/libx.so"})
-    assert chosen == {"LD_PRELOAD": "libtcmalloc.so.4,libx.so"}
-
-
-def test_a_device_uuid_is_hidden_but_its_kind_is_not() -> None:
-    chosen = choose_environment({"CUDA_VISIBLE_DEVICES": "GPU-0abc-1,MIG-0abc-2"})
-    assert chosen == {"CUDA_VISIBLE_DEVICES": f"GPU-{HIDDEN},MIG-{HIDDEN}"}
-
-
-def test_a_machine_that_tells_nothing_gives_reasons() -> None:
-    probed = bare_machine()
-    for it in (probed.cpu_model, probed.cpu_governor, probed.container):
-        assert it.value is None
-        assert it.reason
-    for number in (probed.memory_bytes, probed.shared_memory_bytes, probed.cpu_busy_before):
-        assert number.value is None
-        assert number.reason
-    assert probed.device_name == "unknown cpu"
+@pytest.mark.parametrize(
+    ("name", "value", "shown"),
+    [
+        ("LD_PRELOAD", "/usr/lib/libtcmalloc.so.4:/opt/a/libx.so", "libtcmalloc.so.4,libx.so"),
+        ("CUDA_VISIBLE_DEVICES", "GPU-0abc-1,MIG-0abc-2", f"GPU-{HIDDEN},MIG-{HIDDEN}"),
+    ],
+)
+def test_only_the_harmless_part_of_a_value_is_shown(name: str, value: str, shown: str) -> None:
+    assert choose_environment({name: value}) == {name: shown}
 
 
 def test_a_machine_is_read_from_its_files(tmp_path: Path) -> None:
+    bare = bare_machine()
+    for it in (bare.cpu_model, bare.cpu_governor, bare.container, bare.shared_memory_bytes):
+        assert it.value is None
+        assert it.reason
+    assert bare.device_name == "unknown cpu"
     files = {
         "proc/cpuinfo": "processor : 0\nmodel name\t: A CPU @ 2 GHz\nprocessor : 1\n",
-        "proc/meminfo": "MemTotal:       1000 kB\nMemFree: 1 kB\n",
         "proc/1/cgroup": "0::/kubepods/pod1234/abcdef\n",
         "sys/devices/system/cpu/cpu0/cpufreq/scaling_governor": "powersave\n",
     }
@@ -144,29 +131,26 @@ def test_a_machine_is_read_from_its_files(tmp_path: Path) -> None:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)
     probed = machine.probe("cpu", tmp_path)
-    assert probed.cpu_model.value == "A CPU @ 2 GHz"
-    assert probed.memory_bytes.value == 1024000
+    assert probed.cpu_model.value == probed.device_name == "A CPU @ 2 GHz"
     assert probed.container.value == "kubepods"
     assert probed.cpu_governor.value == "powersave"
     (tmp_path / ".dockerenv").touch()
     assert machine.find_container(tmp_path).value == "docker"
 
 
-def test_busy_processors_are_the_share_that_was_not_idle(
+def test_memory_and_busy_processors_are_what_the_system_says(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "proc").mkdir()
-    stat = tmp_path / "proc/stat"
-    stat.write_text("cpu  100 0 100 1000 50 0 0 10 7 7\ncpu0 1 1 1 1\n")
-
-    def let_time_pass(seconds: float) -> None:
-        # 30 busy, 10 stolen, 50 idle and 10 waiting for disks; guests are within user time.
-        stat.write_text("cpu  120 0 110 1050 60 0 0 20 9 9\ncpu0 1 1 1 1\n")
-
-    monkeypatch.setattr(time, "sleep", let_time_pass)
-    assert machine.measure_cpu_busy(tmp_path, 0.5).value == pytest.approx(0.4)
-    monkeypatch.setattr(time, "sleep", lambda seconds: None)
-    assert machine.measure_cpu_busy(tmp_path, 0.5).value is None
+    monkeypatch.setattr(machine, "BUSY_SECONDS", 0.2)
+    probed = machine.probe("cpu")
+    assert probed.memory_bytes.value == os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    assert probed.cpu_busy_before.value is not None
+    assert 0 <= probed.cpu_busy_before.value <= 1
+    monkeypatch.setattr(psutil, "PROCFS_PATH", str(tmp_path))
+    silent = machine.probe("cpu")
+    for reading in (silent.memory_bytes, silent.cpu_busy_before):
+        assert reading.value is None
+        assert "cannot be read" in reading.reason
 
 
 @pytest.mark.parametrize(
@@ -248,12 +232,16 @@ def test_devices_are_identified_by_their_own_torch_module() -> None:
     assert machine.identities("cpu") == ()
 
 
-def test_gpus_links_and_driver_join_the_machine(nvml_stub: dict[str, str]) -> None:
-    full = from_dict(Machine, run_python(WITH_STUB, nvml_stub | {"STUB_NVML_USED_MIB": "100"}))
+def test_gpus_links_and_driver_join_the_machine(stub: Stub) -> None:
+    stub(USED_MIB=100)
+    uuids = [f"0abc000{n}-1111-2222-3333-00000000000{n}" for n in range(2)]
+    known = [Identity(n, f"Stub GPU {n}", uuid) for n, uuid in enumerate(uuids)]
+    with nvml.open_session() as session:
+        before = gpus.observe_before(session, seconds=0.3)
+        full = machine.with_gpus(bare_machine(), session, known, "salt", before)
     assert [gpu.name for gpu in full.gpus] == ["Stub GPU 0", "Stub GPU 1"]
     assert [gpu.nvml_index.value for gpu in full.gpus] == [1, 0]
     assert full.gpus[0].memory_used_before_bytes.value == 100 << 20
-    assert full.gpus[0].utilization_before.value == pytest.approx(0.4)
     assert [link.kind.value for link in full.links] == ["PIX"]
     assert full.versions["driver"].value == "999.01"
     assert full.nvml.value == "stub"
@@ -269,3 +257,101 @@ def test_without_nvml_the_machine_has_its_gpus_and_the_reason() -> None:
     assert full.nvml.value is None
     alone = machine.with_gpus(bare_machine(), failure, [], "salt")
     assert (alone.gpus, alone.gpus_reason) == ((), "the run uses no GPU")
+
+
+CHECK_TORCH = """
+import json, sys
+{block}
+from diagnose.measure.machine.torch_check import UnusableTorch, require_torch, torch_problem
+problem = torch_problem()
+imported = "torch" in sys.modules and sys.modules["torch"] is not None
+try:
+    require_torch()
+    refused = ""
+except UnusableTorch as error:
+    refused = str(error)
+print(json.dumps([problem, imported, refused]))
+"""
+BROKEN = 'raise ImportError("libcudart.so.12: cannot open shared object file\\nmore")'
+
+
+def check_torch(folder: Path, module: str, metadata: str = "", block: str = "") -> tuple[str, str]:
+    """What is said of such a torch without importing it, and by importing it."""
+    files = {"torch/__init__.py": module}
+    if metadata:
+        files[f"torch-{metadata}.dist-info/METADATA"] = f"Name: torch\nVersion: {metadata}\n"
+    for name, text in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+    problem, imported, refused = run_python(
+        CHECK_TORCH.format(block=block), {"PYTHONPATH": str(folder)}
+    )
+    assert not imported
+    return problem, refused
+
+
+def test_a_missing_torch_is_one_sentence(tmp_path: Path) -> None:
+    problem, refused = check_torch(tmp_path, "", block='sys.modules["torch"] = None')
+    assert problem == refused
+    assert problem.startswith("torch is not installed in this Python; install it")
+
+
+def test_a_broken_torch_is_one_sentence_with_its_first_line(tmp_path: Path) -> None:
+    problem, refused = check_torch(tmp_path, BROKEN, "2.9.0")
+    assert problem == "", "which only the import can tell"
+    assert "cannot be imported (libcudart.so.12: cannot open shared object file);" in refused
+    assert "\n" not in refused
+
+
+@pytest.mark.parametrize(
+    ("version", "too_old"),
+    [("2.5.1", True), ("2.6.0a0+git123", False), ("1.13", True), ("odd", True), ("10.0", False)],
+)
+def test_an_old_torch_is_refused(tmp_path: Path, version: str, too_old: bool) -> None:
+    problem, refused = check_torch(tmp_path, f'__version__ = "{version}"', version)
+    assert problem == refused
+    assert problem.startswith(f"torch {version} is too old: diagnose needs 2.6") == too_old
+    assert bool(problem) == too_old
+
+
+def test_the_version_of_a_torch_without_metadata_is_read_from_it(tmp_path: Path) -> None:
+    # Beside it lies the metadata of the torch that these tests run with.
+    problem, refused = check_torch(tmp_path, '__version__ = "2.5.1"')
+    assert problem == ""
+    assert refused.startswith("torch 2.5.1 is too old")
+
+
+@pytest.mark.skipif(torch.accelerator.is_available(), reason="torch sees an accelerator")
+@pytest.mark.parametrize(
+    ("kind", "variables", "refused"),
+    [
+        (None, {}, True),
+        (None, {"STUB_NVML_FAIL": "nvmlSystemGetCudaDriverVersion_v2=13"}, True),
+        ("cpu", {}, False),
+        (None, {"CUDA_VISIBLE_DEVICES": ""}, False),
+        (None, {"CUDA_VISIBLE_DEVICES": "-1"}, False),
+        (None, {"STUB_NVML_COUNT": "0"}, False),
+        (None, {"STUB_NVML_FAIL": "nvmlInitWithFlags=12"}, False),
+    ],
+)
+def test_gpus_that_torch_does_not_see_are_not_passed_over(
+    stub: Stub,
+    monkeypatch: pytest.MonkeyPatch,
+    kind: str | None,
+    variables: dict[str, str],
+    refused: bool,
+) -> None:
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    assert open_visible_device().is_cpu
+    if not refused:
+        assert open_device(kind).is_cpu
+        return
+    with pytest.raises(DeviceError) as raised:
+        open_device(kind)
+    answer = str(raised.value)
+    assert answer.startswith("this machine has 2 NVIDIA GPUs but torch sees none")
+    assert "driver is 999.01" in answer
+    assert ("(CUDA 12.2)" in answer) == (not variables)
+    assert f"torch {torch.__version__} is built" in answer
+    assert "--device cpu" in answer

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import partial
+from operator import attrgetter
 from typing import Any
 
 from diagnose.measure.gpu import nvml
@@ -48,7 +49,7 @@ def _hertz(megahertz: float) -> float:
 # Field of Gpu -> the call that tells it, its arguments, and what is taken of the answer.
 _NUMBERS: Mapping[str, tuple[str, tuple[int, ...], Callable[[Any], float]]] = {
     "nvml_index": ("nvmlDeviceGetIndex", (), float),
-    "memory_bytes": ("nvmlDeviceGetMemoryInfo", (), lambda it: float(it.total)),
+    "memory_bytes": ("nvmlDeviceGetMemoryInfo", (), attrgetter("total")),
     "power_limit_watts": ("nvmlDeviceGetPowerManagementLimit", (), _watts),
     "power_limit_default_watts": ("nvmlDeviceGetPowerManagementDefaultLimit", (), _watts),
     "power_limit_min_watts": (_LIMITS, (), lambda it: _watts(it[0])),
@@ -64,8 +65,8 @@ _TEXTS: Mapping[str, tuple[str, Callable[[Any], str]]] = {
     "compute_capability": ("nvmlDeviceGetCudaComputeCapability", lambda it: f"{it[0]}.{it[1]}"),
     "ecc": ("nvmlDeviceGetEccMode", lambda it: _name(_SWITCH, it[0])),
     "mig": ("nvmlDeviceGetMigMode", lambda it: _name(_SWITCH, it[0])),
-    "persistence": ("nvmlDeviceGetPersistenceMode", lambda it: _name(_SWITCH, it)),
-    "compute_mode": ("nvmlDeviceGetComputeMode", lambda it: _name(_COMPUTE_MODES, it)),
+    "persistence": ("nvmlDeviceGetPersistenceMode", partial(_name, _SWITCH)),
+    "compute_mode": ("nvmlDeviceGetComputeMode", partial(_name, _COMPUTE_MODES)),
 }
 
 NOT_WATCHED = (
@@ -128,13 +129,14 @@ def _watch(
 
 
 def _read_memory_used(found: Found) -> Reading:
-    exact, with_reserved = (found.ask(call, *arguments) for call, arguments in nvml.MEMORY_CALLS)
-    if not isinstance(exact, Failure):
-        return Reading(float(exact.used))
-    if not isinstance(with_reserved, Failure):
-        remark = "with what the driver reserves for itself, which it does not tell apart"
-        return Reading(float(with_reserved.used), remark)
-    return Reading(None, with_reserved.reason)
+    exact, with_reserved = (
+        nvml.as_reading(found.ask(call, *arguments), attrgetter("used"))
+        for call, arguments in nvml.MEMORY_CALLS
+    )
+    if exact.value is not None or with_reserved.value is None:
+        return exact
+    remark = "with what the driver reserves for itself, which it does not tell apart"
+    return Reading(with_reserved.value, remark)
 
 
 def recall_before(
@@ -152,18 +154,12 @@ def describe_gpu(
 ) -> Gpu:
     """Everything a record says of a GPU; what NVML does not tell carries the reason."""
     found = nvml.find_device(session, identity)
-    uuid = None if isinstance(found, Failure) else found.ask("nvmlDeviceGetUUID")
-    uuid = uuid if isinstance(uuid, str) else identity.uuid
     earlier = recall_before(session, identity, before)
-    told: dict[str, Any] = {}
-    for name, (call, arguments, number) in _NUMBERS.items():
-        answer = found if isinstance(found, Failure) else found.ask(call, *arguments)
-        failed = isinstance(answer, Failure)
-        told[name] = Reading(None, answer.reason) if failed else Reading(number(answer))
-    for name, (call, text) in _TEXTS.items():
-        answer = found if isinstance(found, Failure) else found.ask(call)
-        failed = isinstance(answer, Failure)
-        told[name] = Fact(None, answer.reason) if failed else Fact(text(answer))
+    told: dict[str, Any] = {
+        name: nvml.as_reading(found.ask(call, *arguments), take)
+        for name, (call, arguments, take) in _NUMBERS.items()
+    }
+    told |= {name: nvml.as_fact(found.ask(call), take) for name, (call, take) in _TEXTS.items()}
     if isinstance(found, Failure):
         if identity.memory_bytes is not None:
             told["memory_bytes"] = Reading(float(identity.memory_bytes))
@@ -173,7 +169,9 @@ def describe_gpu(
         told["nvml_index"] = Reading(told["nvml_index"].value, found.doubt)
     return Gpu(
         name=identity.name,
-        uuid_hash=hash_uuid(uuid, salt),
+        uuid_hash=hash_uuid(
+            nvml.as_fact(found.ask("nvmlDeviceGetUUID")).value or identity.uuid, salt
+        ),
         memory_used_before_bytes=earlier.memory_used_bytes,
         utilization_before=earlier.utilization,
         energy_period_seconds=Reading(None, "not detected: the energy counter was not sampled"),
@@ -198,8 +196,9 @@ def describe_links(session: Session | Failure, identities: Sequence[Identity]) -
             first=first,
             second=second,
             kind=_link_kind(here, there),
-            peer_to_peer=_as_fact(
-                here.ask("nvmlDeviceGetP2PStatus", there.handle, _READ), _PEER_STATUS
+            peer_to_peer=nvml.as_fact(
+                here.ask("nvmlDeviceGetP2PStatus", there.handle, _READ),
+                partial(_name, _PEER_STATUS),
             ),
         )
         for position, (first, here) in enumerate(known)
@@ -215,7 +214,8 @@ def _link_kind(here: Found, there: Found) -> Fact:
         address = there.ask("nvmlDeviceGetPciInfo")
         if status == 0 or (not isinstance(address, Failure) and address.busId in remotes):
             return Fact("NVLINK")
-    return _as_fact(here.ask("nvmlDeviceGetTopologyCommonAncestor", there.handle), _TOPOLOGY)
+    level = here.ask("nvmlDeviceGetTopologyCommonAncestor", there.handle)
+    return nvml.as_fact(level, partial(_name, _TOPOLOGY))
 
 
 def _nvlink_remotes(found: Found) -> set[Any]:
@@ -224,11 +224,7 @@ def _nvlink_remotes(found: Found) -> set[Any]:
         active = found.ask("nvmlDeviceGetNvLinkState", link)
         if isinstance(active, Failure):
             break
-        remote = found.ask("nvmlDeviceGetNvLinkRemotePciInfo", link) if active else None
-        if remote and not isinstance(remote, Failure):
-            remotes.add(remote.busId)
+        if active:
+            remote = found.ask("nvmlDeviceGetNvLinkRemotePciInfo", link)
+            remotes.add(None if isinstance(remote, Failure) else remote.busId)
     return remotes
-
-
-def _as_fact(answer: Any, names: Mapping[int, str]) -> Fact:
-    return Fact(None, answer.reason) if isinstance(answer, Failure) else Fact(_name(names, answer))

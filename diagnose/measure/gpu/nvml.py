@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeVar
 
-from diagnose.records.header import Fact
+from diagnose.records.header import Fact, Reading
 
 T = TypeVar("T")
 Case = Literal["unsupported", "no permission", "lost", "unavailable"]
@@ -93,10 +93,16 @@ _UNION_MEMBERS = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal"
 
 @dataclass(frozen=True)
 class Failure:
-    """Why NVML gave no answer."""
+    """Why NVML gave no answer. In place of a session or a device it is the answer to everything."""
 
     case: Case
     reason: str
+
+    def ask(self, call: str, *arguments: Any) -> Failure:
+        return self
+
+    def devices(self) -> dict[str, Any]:
+        return {}
 
 
 @dataclass(frozen=True)
@@ -126,10 +132,6 @@ class Session:
             return function(*arguments)
         except self.library.NVMLError as error:
             return explain(call, error.value)
-
-    def fact(self, call: str, *arguments: Any, take: Callable[[Any], str] = str) -> Fact:
-        answer = self.ask(call, *arguments)
-        return Fact(None, answer.reason) if isinstance(answer, Failure) else Fact(take(answer))
 
     def devices(self) -> dict[str, Any]:
         """The handle of every GPU that NVML sees and can name, by its UUID."""
@@ -172,6 +174,16 @@ class Found:
         return {
             key: _decode_field(key[0], field) for key, field in zip(wanted, answer, strict=True)
         }
+
+
+def as_reading(answer: Any, take: Callable[[Any], float] = float) -> Reading:
+    if isinstance(answer, Failure):
+        return Reading(None, answer.reason)
+    return Reading(float(take(answer)))
+
+
+def as_fact(answer: Any, take: Callable[[Any], str] = str) -> Fact:
+    return Fact(None, answer.reason) if isinstance(answer, Failure) else Fact(take(answer))
 
 
 def explain(call: str, code: int) -> Failure:
@@ -231,11 +243,15 @@ def _initialise() -> Session | Failure:
     return failure if isinstance(failure, Failure) else session
 
 
+def describe_library(session: Session | Failure) -> Fact:
+    if isinstance(session, Failure):
+        return Fact(None, session.reason)
+    return Fact("stub" if is_stub(session) else "available")
+
+
 def is_stub(session: Session | Failure) -> bool:
     """Whether the library is the test suite's stand-in, which says so by an extra symbol."""
-    if isinstance(session, Failure):
-        return False
-    return hasattr(session.library.nvmlLib, "diagnose_nvml_stub")
+    return isinstance(session, Session) and hasattr(session.library.nvmlLib, "diagnose_nvml_stub")
 
 
 def find_device(session: Session | Failure, identity: Identity) -> Found | Failure:

@@ -12,16 +12,17 @@ import platform
 import re
 import shutil
 import subprocess
-import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+
+import psutil
 
 from diagnose.measure.gpu import describe as gpus
 from diagnose.measure.gpu import nvml
 from diagnose.measure.gpu.nvml import Failure, Identity, Session
 from diagnose.measure.machine.environment import choose_environment
-from diagnose.records.header import Fact, Gpu, Link, Machine, Reading
+from diagnose.records.header import Fact, Machine, Reading
 
 PROJECT = Path(__file__).resolve().parents[3]
 ROOT = Path("/")
@@ -55,9 +56,10 @@ def probe(device_type: str, root: Path = ROOT) -> Machine:
         cpu_model=model,
         cpu_cores=count_cores(),
         cpu_governor=_read_text(root / "sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"),
-        memory_bytes=read_memory_bytes(root),
-        shared_memory_bytes=read_shared_memory_bytes(root),
-        cpu_busy_before=measure_cpu_busy(root, BUSY_SECONDS),
+        memory_bytes=_read("the memory", lambda: psutil.virtual_memory().total),
+        shared_memory_bytes=_read("/dev/shm", lambda: shutil.disk_usage(root / "dev/shm").free),
+        # Stolen time counts as busy, waiting for disks does not.
+        cpu_busy_before=_read("CPU use", lambda: psutil.cpu_percent(BUSY_SECONDS) / 100),
         wsl2="microsoft" in platform.release().lower(),
         container=find_container(root),
         versions=_read_versions(),
@@ -76,34 +78,21 @@ def with_gpus(
 ) -> Machine:
     """The machine with its GPUs, links and driver; without NVML, with the reasons instead."""
 
-    def describe(live: Session | Failure) -> tuple[tuple[Gpu, ...], tuple[Link, ...], Fact]:
-        driver = (
-            Fact(None, live.reason)
-            if isinstance(live, Failure)
-            else live.fact("nvmlSystemGetDriverVersion")
+    def describe(live: Session | Failure) -> Machine:
+        return replace(
+            machine,
+            gpus=tuple(gpus.describe_gpu(live, it, salt, before or {}) for it in identities),
+            gpus_reason="" if identities else "the run uses no GPU",
+            links=gpus.describe_links(live, identities),
+            versions={
+                **machine.versions,
+                "driver": nvml.as_fact(live.ask("nvmlSystemGetDriverVersion")),
+            },
+            nvml=nvml.describe_library(live),
         )
-        described = tuple(gpus.describe_gpu(live, each, salt, before or {}) for each in identities)
-        return described, gpus.describe_links(live, identities), driver
 
-    answer = nvml.answer_within(nvml.PATIENCE_SECONDS, lambda: describe(session))
-    if isinstance(answer, Failure):
-        session = answer
-        answer = describe(session)
-    described, links, driver = answer
-    return replace(
-        machine,
-        gpus=described,
-        gpus_reason="" if described else "the run uses no GPU",
-        links=links,
-        versions={**machine.versions, "driver": driver},
-        nvml=_say_nvml(session),
-    )
-
-
-def _say_nvml(session: Session | Failure) -> Fact:
-    if isinstance(session, Failure):
-        return Fact(None, session.reason)
-    return Fact("stub" if nvml.is_stub(session) else "available")
+    described = nvml.answer_within(nvml.PATIENCE_SECONDS, lambda: describe(session))
+    return describe(described) if isinstance(described, Failure) else described
 
 
 def describe_system(system: str, release: str, processor: str) -> str:
@@ -127,41 +116,11 @@ def read_cpu_model(root: Path) -> Fact:
     return Fact(found.group(1).strip()) if found else Fact(None, "/proc/cpuinfo names no model")
 
 
-def read_memory_bytes(root: Path) -> Reading:
-    text = _read_text(root / "proc/meminfo")
-    found = re.search(r"^MemTotal:\s*(\d+) kB", text.value or "", re.MULTILINE)
-    if found is None:
-        return Reading(None, text.reason or "/proc/meminfo tells no MemTotal")
-    return Reading(int(found.group(1)) * 1024.0)
-
-
-def read_shared_memory_bytes(root: Path) -> Reading:
+def _read(what: str, read: Callable[[], float]) -> Reading:
     try:
-        return Reading(float(shutil.disk_usage(root / "dev/shm").free))
+        return Reading(float(read()))
     except OSError as error:
-        return Reading(None, f"/dev/shm cannot be read: {error.strerror}")
-
-
-def measure_cpu_busy(root: Path, seconds: float) -> Reading:
-    """The busy and stolen share of all processors while this process sleeps."""
-    before = _read_ticks(root)
-    time.sleep(seconds)
-    after = _read_ticks(root)
-    if before is None or after is None:
-        return Reading(None, "/proc/stat cannot be read")
-    total = sum(after) - sum(before)
-    idle = sum(after[3:5]) - sum(before[3:5])  # idle and waiting for disks
-    if total <= 0:
-        return Reading(None, "/proc/stat did not advance")
-    return Reading(min(1.0, max(0.0, 1 - idle / total)))
-
-
-def _read_ticks(root: Path) -> list[int] | None:
-    text = _read_text(root / "proc/stat").value
-    if text is None or not text.startswith("cpu "):
-        return None
-    # The first eight; guests are counted within user time already.
-    return [int(word) for word in text.splitlines()[0].split()[1:9]]
+        return Reading(None, f"{what} cannot be read: {error.strerror}")
 
 
 def find_container(root: Path) -> Fact:
@@ -205,28 +164,22 @@ def read_commit(project: Path) -> Fact:
     # Without this check git would answer for any repository that the project lies in.
     if not (project / ".git").exists():
         return Fact(None, "the project is not a git checkout")
-    try:
-        commit = _run_git(project, "rev-parse", "--short=12", "HEAD")
-        changes = _run_git(
-            project, "status", "--porcelain", "--untracked-files=no", "--", ".", ":!reports"
-        )
-    except FileNotFoundError:
-        return Fact(None, "git is not installed")
-    except (subprocess.SubprocessError, OSError):
-        return Fact(None, "git could not read the project")
-    return Fact(commit + ("-dirty" if changes else ""))
-
-
-def _run_git(project: Path, *arguments: str) -> str:
     # Without the optional locks a status never writes to the repository.
-    done = subprocess.run(
-        ["git", "--no-optional-locks", "-C", str(project), *arguments],
-        capture_output=True,
-        text=True,
-        timeout=_GIT_SECONDS,
-        check=True,
-    )
-    return done.stdout.strip()
+    git = ("git", "--no-optional-locks", "-C", str(project))
+    status = ("status", "--porcelain", "--untracked-files=no", "--", ".", ":!reports")
+    answers = []
+    for arguments in (("rev-parse", "--short=12", "HEAD"), status):
+        try:
+            done = subprocess.run(
+                [*git, *arguments], capture_output=True, text=True, timeout=_GIT_SECONDS, check=True
+            )
+        except FileNotFoundError:
+            return Fact(None, "git is not installed")
+        except (subprocess.SubprocessError, OSError):
+            return Fact(None, "git could not read the project")
+        answers.append(done.stdout.strip())
+    commit, changes = answers
+    return Fact(commit + ("-dirty" if changes else ""))
 
 
 def _read_text(path: Path) -> Fact:

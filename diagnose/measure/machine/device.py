@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import os
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,6 +15,9 @@ from typing import Any, Literal
 
 import torch
 
+from diagnose.measure.gpu import nvml
+from diagnose.measure.gpu.nvml import Failure, Session
+from diagnose.measure.machine.cuda import read_cuda_version
 from diagnose.records.header import Reading
 
 
@@ -87,14 +91,12 @@ class Device:
         """Peak since the last reset: allocator bytes, or the process's resident size on CPU."""
         if not self.is_cpu:
             return Reading(float(self._module.max_memory_allocated()))
-        try:
-            status = Path("/proc/self/status").read_text()
-        except OSError:
-            return Reading(None, "the peak resident size is read from /proc, which is absent here")
-        line = next((each for each in status.splitlines() if each.startswith("VmHWM")), None)
-        if line is None:
-            return Reading(None, "this system does not tell the peak resident size")
-        return Reading(int(line.split()[1]) * 1024.0)
+        # By hand: psutil knows the present size only, and getrusage no peak since a reset.
+        with contextlib.suppress(OSError):
+            for line in Path("/proc/self/status").read_text().splitlines():
+                if line.startswith("VmHWM"):
+                    return Reading(int(line.split()[1]) * 1024.0)
+        return Reading(None, "this system does not tell the peak resident size")
 
     # --- numbers ---
 
@@ -108,11 +110,9 @@ class Device:
 
 def open_device(kind: str | None) -> Device:
     """The device asked for, else the accelerator that is there, else the CPU."""
-    # Asked in this order: torch 2.6 raises where there is no accelerator to name.
-    accelerator = torch.accelerator.is_available() and torch.accelerator.current_accelerator()
-    present = accelerator.type if accelerator else None
     if kind is None:
-        return Device(present or "cpu")
+        return _open_default()
+    present = _find_accelerator()
     kind, _, index = kind.partition(":")
     if index not in ("", "0"):
         raise DeviceError(
@@ -125,4 +125,48 @@ def open_device(kind: str | None) -> Device:
     raise DeviceError(
         f"device '{kind}' is not available: this torch {torch.__version__} sees {have}; "
         "choose one of these with --device, or install a torch build for your device"
+    )
+
+
+def open_visible_device() -> Device:
+    """Whatever torch computes on by default, for programs that choose their device themselves."""
+    return Device(_find_accelerator() or "cpu")
+
+
+def _open_default() -> Device:
+    device = open_visible_device()
+    if device.is_cpu:
+        with nvml.open_session() as session:
+            problem = find_unused_gpus(session)
+        if problem:
+            raise DeviceError(problem)
+    return device
+
+
+def _find_accelerator() -> str | None:
+    # Asked in this order: torch 2.6 raises where there is no accelerator to name.
+    accelerator = torch.accelerator.is_available() and torch.accelerator.current_accelerator()
+    return accelerator.type if accelerator else None
+
+
+def find_unused_gpus(session: Session | Failure) -> str:
+    """Why torch does not see the GPUs that NVML sees, and what to do; "" if there are none.
+
+    Typically torch is built for a newer CUDA than the driver knows. Measuring the CPU of such a
+    machine is hardly what anybody wants. Whoever hides the GPUs by CUDA_VISIBLE_DEVICES does.
+    """
+    gpus = session.devices()
+    hidden = os.environ.get("CUDA_VISIBLE_DEVICES", "0").strip() in ("", "-1")
+    if hidden or not gpus:
+        return ""
+    driver = nvml.as_fact(session.ask("nvmlSystemGetDriverVersion")).value or "unknown"
+    # 12020 is CUDA 12.2.
+    newest = session.ask("nvmlSystemGetCudaDriverVersion_v2")
+    knows = "" if isinstance(newest, Failure) else f" (CUDA {newest // 1000}.{newest % 1000 // 10})"
+    cuda = read_cuda_version()
+    built = f"built for CUDA {cuda.value}" if cuda.value else "built without CUDA"
+    return (
+        f"this machine has {len(gpus)} NVIDIA GPU{'s' * (len(gpus) > 1)} but torch sees none: the "
+        f"driver is {driver}{knows} and torch {torch.__version__} is {built}; update the driver or "
+        "install the torch build for it (pytorch.org), or measure the CPU with --device cpu"
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import importlib.util
 
 # The oldest release with which `script` and `run` were tried; see docs/install.md.
@@ -12,13 +13,23 @@ class UnusableTorch(Exception):
     """torch is missing, broken or too old; the message says what to do."""
 
 
-def require_torch() -> None:
-    """UnusableTorch unless a torch that this tool works with can be imported."""
+def torch_problem() -> str:
+    """Why torch is missing or too old, or ""; from its metadata, so that it costs no import."""
     if importlib.util.find_spec("torch") is None:
-        raise UnusableTorch(
+        return (
             "torch is not installed in this Python; install it as pytorch.org says for your "
             "machine, or run diagnose with the Python that has it: python -m diagnose ..."
         )
+    try:
+        return _say_too_old(importlib.metadata.version("torch"))
+    except importlib.metadata.PackageNotFoundError:
+        return ""  # built from source: only the import tells
+
+
+def require_torch() -> None:
+    """UnusableTorch unless a torch that this tool works with can be imported."""
+    if problem := torch_problem():
+        raise UnusableTorch(problem)
     # Whatever a half-installed library raises (a missing shared object, a wrong ABI), the user
     # needs the first line of it and not our frames.
     try:
@@ -26,17 +37,23 @@ def require_torch() -> None:
 
         found = str(torch.__version__)
     except Exception as error:
-        first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        first = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise UnusableTorch(
             f"torch is installed but cannot be imported ({first}); reinstall it, and try "
             'python -c "import torch" until that works'
         ) from error
-    if _release(found) < OLDEST:
-        oldest = ".".join(map(str, OLDEST))
-        raise UnusableTorch(
-            f"torch {found} is too old: diagnose needs {oldest} or newer; upgrade torch, or "
-            "measure in another environment"
-        )
+    if problem := _say_too_old(found):
+        raise UnusableTorch(problem)
+
+
+def _say_too_old(version: str) -> str:
+    if _release(version) >= OLDEST:
+        return ""
+    oldest = ".".join(map(str, OLDEST))
+    return (
+        f"torch {version} is too old: diagnose needs {oldest} or newer; upgrade torch, or "
+        "measure in another environment"
+    )
 
 
 def _release(version: str) -> tuple[int, ...]:

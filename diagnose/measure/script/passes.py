@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from diagnose.measure.machine.device import open_device
+from diagnose.measure.machine.device import open_visible_device
 from diagnose.measure.machine.out_of_memory import is_out_of_memory
 from diagnose.measure.script.change.trials import Trials
 from diagnose.measure.script.patches import Patches
@@ -51,7 +51,7 @@ class Passes:
         self.instruments = Instruments(
             patches=patches,
             sources=sources,
-            device=open_device(None),
+            device=open_visible_device(),
             forwards=forwards,
             boundary=Boundary(forwards, self._on_step),
             feeds=Feeds(sources),

@@ -10,7 +10,7 @@ from diagnose.measure.gpu import describe as gpus
 from diagnose.measure.gpu import nvml
 from diagnose.measure.gpu.nvml import Failure, Found, Identity, answer_within
 from diagnose.records.header import Gpu
-from tests.measure.gpu.conftest import Stub
+from tests.measure.conftest import Stub
 from tests.support.nvml_stub import run_python
 
 OPEN = """

@@ -15,7 +15,7 @@ from diagnose.measure.gpu.sampler import Sampler
 from diagnose.records.codec import to_dict
 from diagnose.records.header import Reading
 from diagnose.records.run import GpuUse
-from tests.measure.gpu.conftest import Stub
+from tests.measure.conftest import Stub
 from tests.support.nvml_stub import run_python
 from tests.support.nvml_stub.simulated_time import TICK_SECONDS, SimulatedTime
 from tests.support.records.parts import machine
