@@ -57,10 +57,6 @@ def values_within(series: Series, windows: Sequence[Window]) -> list[float]:
     return found
 
 
-def total_seconds(windows: Sequence[Window]) -> float:
-    return sum(end - begin for begin, end in windows)
-
-
 def find_period(counter: Series) -> Reading:
     """How often the counter moves: the median gap, because the shortest one is noise."""
     gaps = [gap for run in _find_moves(counter) for gap in _gaps(run.at)]

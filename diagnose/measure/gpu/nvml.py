@@ -55,25 +55,13 @@ _CASES: Mapping[int, tuple[Case, str]] = {
     14: ("unsupported", "the GPU's infoROM is corrupted; it needs the vendor's attention"),
     15: ("lost", "the GPU has fallen off the bus; see dmesg for Xid errors and reboot"),
     16: ("lost", "the GPU must be reset (nvidia-smi --gpu-reset) before it works again"),
-    17: (
-        "no permission",
-        "the operating system has blocked GPU access (seen in WSL2 and in containers); "
-        "restart the container or WSL",
-    ),
-    18: (
-        "unavailable",
-        "the driver was updated while its old kernel module is still loaded; reboot, "
-        "or reload the nvidia modules",
-    ),
+    17: ("no permission", "the system blocks the GPU; restart the container or WSL"),
+    18: ("unavailable", "the driver was updated but its old module is still loaded; reboot"),
     20: ("lost", "the driver ran out of memory"),
     21: ("unsupported", "the GPU has no data for it"),
     27: ("lost", "the GPU is not ready; try again"),
     28: ("unavailable", "the driver sees no GPU; run nvidia-smi"),
-    999: (
-        "lost",
-        "the driver gives no cause; in a container this follows a systemd reload on the host: "
-        "restart the container",
-    ),
+    999: ("lost", "the driver gives no cause; if this is a container, restart it"),
 }
 _PARENT = (
     "NVML does not know torch's UUID and the device was found by its PCI address: if torch uses "

@@ -8,19 +8,10 @@ from collections.abc import Callable
 from typing import Any
 
 from diagnose.measure.gpu import nvml
+from diagnose.measure.gpu import quantities as q
 from diagnose.measure.gpu.energy import MIN_CHANGES, Series, find_period
 from diagnose.measure.gpu.nvml import Failure, Field, Found, Identity, Session
-from diagnose.measure.gpu.quantities import (
-    COUNTERS,
-    GAUGES,
-    INSTANT,
-    LAST_WITHOUT_AVERAGE,
-    POWER_FIELDS,
-    POWER_USAGE,
-    POWER_USAGE_AVERAGED,
-    PowerKind,
-    Quantity,
-)
+from diagnose.measure.gpu.quantities import COUNTERS, GAUGES, PowerKind, Quantity
 from diagnose.measure.gpu.use import GpuTrace
 from diagnose.records.header import Reading
 
@@ -36,7 +27,7 @@ _GIVE_UP_AFTER = 5
 _GAUGE_PAUSE_SECONDS = 0.1
 _RETRY_SECONDS = 1.0  # a lost GPU rarely returns; asking more often would only fill its log
 
-_FIELDS = (*POWER_FIELDS, *(each.field_id for each in COUNTERS if each.field_id))
+_FIELDS = (*q.POWER_FIELDS, *(each.field_id for each in COUNTERS if each.field_id))
 
 
 class Track:
@@ -107,7 +98,7 @@ class GpuPoll:
     def trace(self) -> GpuTrace:
         return GpuTrace(
             series={name: track.series() for name, track in self._tracks.items()},
-            watts_kind=self._power_kind or INSTANT,
+            watts_kind=self._power_kind or q.INSTANT,
             dropped_at=tuple(self._dropped_at),
             doubt=self._found.doubt if isinstance(self._found, Found) else "",
         )
@@ -159,10 +150,10 @@ class GpuPoll:
             return
         kind = self._power_kind
         if kind is None:
-            works = [key for key in POWER_FIELDS if not isinstance(answers[key], Failure)]
-            kind = POWER_FIELDS[works[0]] if works else _name_power_usage(found)
+            works = [key for key in q.POWER_FIELDS if not isinstance(answers[key], Failure)]
+            kind = q.POWER_FIELDS[works[0]] if works else _name_power_usage(found)
         # One kind for the whole run: instant and averaged samples must not be mixed.
-        fields = [key for key, it in POWER_FIELDS.items() if it == kind]
+        fields = [key for key, it in q.POWER_FIELDS.items() if it == kind]
         answer = answers[fields[0]] if fields else found.ask("nvmlDeviceGetPowerUsage")
         at = self.power_read_at = clock()
         if not isinstance(answer, Failure):
@@ -181,6 +172,6 @@ class GpuPoll:
 
 def _name_power_usage(found: Found) -> PowerKind:
     capability = found.ask("nvmlDeviceGetCudaComputeCapability")
-    if isinstance(capability, Failure) or tuple(capability) > LAST_WITHOUT_AVERAGE:
-        return POWER_USAGE_AVERAGED
-    return POWER_USAGE
+    if isinstance(capability, Failure) or tuple(capability) > q.LAST_WITHOUT_AVERAGE:
+        return q.POWER_USAGE_AVERAGED
+    return q.POWER_USAGE

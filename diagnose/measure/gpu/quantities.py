@@ -5,16 +5,10 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import itemgetter
 
-from diagnose.measure.gpu.nvml import (
-    HERTZ_PER_MEGAHERTZ,
-    JOULES_PER_MILLIJOULE,
-    MEMORY_CALLS,
-    SHARE_PER_PERCENT,
-    WATTS_PER_MILLIWATT,
-    Call,
-    Field,
-)
+from diagnose.measure.gpu import nvml
+from diagnose.measure.gpu.nvml import Call, Field
 
 Pick = Callable[[Sequence[float]], float]
 
@@ -39,14 +33,6 @@ class Quantity:
     bit: int = 0  # of clock_reasons, for a reason why clocks are lowered
 
 
-def _first(values: Sequence[float]) -> float:
-    return values[0]
-
-
-def _last(values: Sequence[float]) -> float:
-    return values[-1]
-
-
 def _gauge(
     name: str, call: str, *arguments: int, unit: float = 1.0, member: str = "", **picks: Pick
 ) -> Quantity:
@@ -56,28 +42,34 @@ def _gauge(
 
 # Clocks and temperatures: they move slowly.
 GAUGES = (
-    _gauge("power_limit_watts", "nvmlDeviceGetPowerManagementLimit", unit=WATTS_PER_MILLIWATT),
+    _gauge("power_limit_watts", "nvmlDeviceGetPowerManagementLimit", unit=nvml.WATTS_PER_MILLIWATT),
     _gauge(
         "utilization",
         "nvmlDeviceGetUtilizationRates",
         member="gpu",
-        unit=SHARE_PER_PERCENT,
+        unit=nvml.SHARE_PER_PERCENT,
         utilization=statistics.fmean,
     ),
     _gauge(
         "sm_hertz",
         "nvmlDeviceGetClockInfo",
         _SM,
-        unit=HERTZ_PER_MEGAHERTZ,
+        unit=nvml.HERTZ_PER_MEGAHERTZ,
         sm_hertz=statistics.median,
         sm_hertz_lowest=min,
     ),
-    _gauge("memory_hertz", "nvmlDeviceGetClockInfo", _MEMORY, unit=HERTZ_PER_MEGAHERTZ),
-    _gauge("celsius", "nvmlDeviceGetTemperature", 0, celsius_first=_first, celsius_last=_last),
+    _gauge("memory_hertz", "nvmlDeviceGetClockInfo", _MEMORY, unit=nvml.HERTZ_PER_MEGAHERTZ),
+    _gauge(
+        "celsius",
+        "nvmlDeviceGetTemperature",
+        0,
+        celsius_first=itemgetter(0),
+        celsius_last=itemgetter(-1),
+    ),
     # Idle links drop to a lower generation, so the highest is the one under load.
     _gauge("pcie_generation", "nvmlDeviceGetCurrPcieLinkGeneration", pcie_generation=max),
     _gauge("pcie_width", "nvmlDeviceGetCurrPcieLinkWidth", pcie_width=max),
-    Quantity("memory_bytes", calls=MEMORY_CALLS, member="used", picks={"memory_bytes": max}),
+    Quantity("memory_bytes", calls=nvml.MEMORY_CALLS, member="used", picks={"memory_bytes": max}),
     Quantity(
         "clock_reasons",  # bit masks
         calls=(
@@ -99,7 +91,10 @@ CLOCK_LIMITS = tuple(
     )
 )
 JOULES = Quantity(  # a counter since the driver was loaded
-    "joules", (83, _GPU), (("nvmlDeviceGetTotalEnergyConsumption", ()),), unit=JOULES_PER_MILLIJOULE
+    "joules",
+    (83, _GPU),
+    (("nvmlDeviceGetTotalEnergyConsumption", ()),),
+    unit=nvml.JOULES_PER_MILLIJOULE,
 )
 COUNTERS = (*CLOCK_LIMITS, JOULES)
 

@@ -15,7 +15,6 @@ from diagnose.measure.gpu.energy import (
     count_seconds_with,
     find_changes,
     integrate_watts,
-    total_seconds,
     values_within,
 )
 from diagnose.measure.gpu.quantities import CLOCK_LIMITS, GAUGES, INSTANT, Pick, PowerKind, Quantity
@@ -120,7 +119,7 @@ def measure_idle_watts(trace: GpuTrace, begin: float, end: float) -> Reading:
 
 
 def mean_watts(joules: Reading, windows: Sequence[Window]) -> Reading:
-    seconds = total_seconds(windows)
+    seconds = sum(end - begin for begin, end in windows)
     if joules.value is None or seconds <= 0:
         return Reading(None, joules.reason or NO_WINDOW)
     return Reading(joules.value / seconds, joules.reason)
