@@ -264,61 +264,49 @@ import json, sys
 {block}
 from diagnose.measure.machine.torch_check import UnusableTorch, require_torch, torch_problem
 problem = torch_problem()
-imported = "torch" in sys.modules and sys.modules["torch"] is not None
+assert sys.modules.get("torch") is None
 try:
     require_torch()
     refused = ""
 except UnusableTorch as error:
     refused = str(error)
-print(json.dumps([problem, imported, refused]))
+print(json.dumps([problem, refused]))
 """
+MISSING = 'sys.modules["torch"] = None'
 BROKEN = 'raise ImportError("libcudart.so.12: cannot open shared object file\\nmore")'
-
-
-def check_torch(folder: Path, module: str, metadata: str = "", block: str = "") -> tuple[str, str]:
-    """What is said of such a torch without importing it, and by importing it."""
-    files = {"torch/__init__.py": module}
-    if metadata:
-        files[f"torch-{metadata}.dist-info/METADATA"] = f"Name: torch\nVersion: {metadata}\n"
-    for name, text in files.items():
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_text(text)
-    problem, imported, refused = run_python(
-        CHECK_TORCH.format(block=block), {"PYTHONPATH": str(folder)}
-    )
-    assert not imported
-    return problem, refused
-
-
-def test_a_missing_torch_is_one_sentence(tmp_path: Path) -> None:
-    problem, refused = check_torch(tmp_path, "", block='sys.modules["torch"] = None')
-    assert problem == refused
-    assert problem.startswith("torch is not installed in this Python; install it")
-
-
-def test_a_broken_torch_is_one_sentence_with_its_first_line(tmp_path: Path) -> None:
-    problem, refused = check_torch(tmp_path, BROKEN, "2.9.0")
-    assert problem == "", "which only the import can tell"
-    assert "cannot be imported (libcudart.so.12: cannot open shared object file);" in refused
-    assert "\n" not in refused
+NOT_INSTALLED = "torch is not installed in this Python; install it"
+NOT_IMPORTABLE = "torch is installed but cannot be imported (libcudart.so.12: cannot open shared"
+TOO_OLD = "torch {} is too old: diagnose needs 2.6"
 
 
 @pytest.mark.parametrize(
-    ("version", "too_old"),
-    [("2.5.1", True), ("2.6.0a0+git123", False), ("1.13", True), ("odd", True), ("10.0", False)],
+    ("block", "module", "metadata", "problem", "refused"),
+    [
+        (MISSING, "", "", NOT_INSTALLED, NOT_INSTALLED),
+        ("", BROKEN, "2.9.0", "", NOT_IMPORTABLE),
+        # Without metadata of its own that of the torch that these tests run with is found.
+        ("", '__version__ = "2.5.1"', "", "", TOO_OLD.format("2.5.1")),
+        *(
+            ("", f'__version__ = "{old}"', old, TOO_OLD.format(old), TOO_OLD.format(old))
+            for old in ("2.5.1", "1.13", "odd")
+        ),
+        *(("", f'__version__ = "{new}"', new, "", "") for new in ("2.6.0a0+git123", "10.0")),
+    ],
 )
-def test_an_old_torch_is_refused(tmp_path: Path, version: str, too_old: bool) -> None:
-    problem, refused = check_torch(tmp_path, f'__version__ = "{version}"', version)
-    assert problem == refused
-    assert problem.startswith(f"torch {version} is too old: diagnose needs 2.6") == too_old
-    assert bool(problem) == too_old
-
-
-def test_the_version_of_a_torch_without_metadata_is_read_from_it(tmp_path: Path) -> None:
-    # Beside it lies the metadata of the torch that these tests run with.
-    problem, refused = check_torch(tmp_path, '__version__ = "2.5.1"')
-    assert problem == ""
-    assert refused.startswith("torch 2.5.1 is too old")
+def test_a_torch_that_cannot_be_used_is_one_sentence(
+    tmp_path: Path, block: str, module: str, metadata: str, problem: str, refused: str
+) -> None:
+    (tmp_path / "torch").mkdir()
+    (tmp_path / "torch/__init__.py").write_text(module)
+    if metadata:
+        (tmp_path / "torch-0.dist-info").mkdir()
+        text = f"Name: torch\nVersion: {metadata}\n"
+        (tmp_path / "torch-0.dist-info/METADATA").write_text(text)
+    said = run_python(CHECK_TORCH.format(block=block), {"PYTHONPATH": str(tmp_path)})
+    for sentence, expected in zip(said, (problem, refused), strict=True):
+        assert sentence.startswith(expected)
+        assert bool(sentence) == bool(expected)
+        assert "\n" not in sentence
 
 
 @pytest.mark.skipif(torch.accelerator.is_available(), reason="torch sees an accelerator")

@@ -165,8 +165,9 @@ def find_unused_gpus(session: Session | Failure) -> str:
     knows = "" if isinstance(newest, Failure) else f" (CUDA {newest // 1000}.{newest % 1000 // 10})"
     cuda = read_cuda_version()
     built = f"built for CUDA {cuda.value}" if cuda.value else "built without CUDA"
+    update = "update the driver or " if cuda.value else ""
     return (
         f"this machine has {len(gpus)} NVIDIA GPU{'s' * (len(gpus) > 1)} but torch sees none: the "
-        f"driver is {driver}{knows} and torch {torch.__version__} is {built}; update the driver or "
-        "install the torch build for it (pytorch.org), or measure the CPU with --device cpu"
+        f"driver is {driver}{knows} and torch {torch.__version__} is {built}; {update}"
+        "install the torch build for this driver (pytorch.org), or measure the CPU by --device cpu"
     )
