@@ -121,7 +121,7 @@ def test_the_wheel_brings_one_name_and_little_else(wheel: Path) -> None:
 @pytest.mark.parametrize(
     "words",
     [
-        ("diagnose", "train.py"),
+        ("diagnose", "script", "--seconds", "6", "train.py"),
         ("python", "-m", "diagnose", "script", "--seconds", "6", "train.py"),
         (
             "python", "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=1",
@@ -133,13 +133,17 @@ def test_the_wheel_brings_one_name_and_little_else(wheel: Path) -> None:
 def test_a_script_gets_its_own_modules(
     words: tuple[str, ...], installed: Installed, folder: Path
 ) -> None:
-    if words == ("diagnose", "train.py"):
-        # The short form has no place for our options: the script must end by itself.
-        text = (folder / "train.py").read_text().replace("10_000", "600")
-        (folder / "train.py").write_text(text)
     done = installed.run(*words, cwd=folder)
     assert "A step of train.py takes" in done.stderr, done.stderr
     assert "train.py:1" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_script_alone_is_enough(installed: Installed, folder: Path) -> None:
+    text = (folder / "train.py").read_text().replace("10_000", "60")
+    (folder / "train.py").write_text(text)
+    done = installed.run("diagnose", "train.py", cwd=folder)
+    assert "60 steps" in done.stderr, done.stderr
     assert "Traceback" not in done.stderr
 
 

@@ -11,6 +11,7 @@ import contextlib
 import ctypes
 import json
 import os
+import runpy
 import signal
 import socket
 import subprocess
@@ -23,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from diagnose.measure.jobs import ROOT
+from diagnose.measure.machine.torch_check import UnusableTorch, require_torch
 from diagnose.measure.words import one_sentence
 
 # How often a process that says nothing is looked at.
@@ -35,14 +37,23 @@ _PR_SET_TIMERSLACK = 29
 
 # `-m` would put the working directory first, where a stranger's diagnose.py may lie.
 _RUN_MODULE = (
-    "import runpy, sys; sys.path[0] = sys.argv[1]; "
-    "runpy.run_module(sys.argv[2], run_name='__main__', alter_sys=True)"
+    "import sys; sys.path[0] = sys.argv[1]; "
+    "from diagnose.measure.process import run_module; run_module(sys.argv[2])"
 )
 
 
 def own_module(name: str) -> list[str]:
     """The words with which Python runs a module of this package, whatever the folder holds."""
     return ["-c", _RUN_MODULE, str(ROOT), name]
+
+
+def run_module(name: str) -> None:
+    """In the new process; a torch that cannot be used ends it with one sentence."""
+    try:
+        require_torch()
+    except UnusableTorch as error:
+        sys.exit(str(error))
+    runpy.run_module(name, run_name="__main__", alter_sys=True)
 
 
 class Died(Exception):

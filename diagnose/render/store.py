@@ -143,9 +143,9 @@ def _sync_directory(directory: Path) -> None:
 def _explain_write(path: Path, error: OSError) -> str:
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return f"{path} was not written because the disk is full; free some space and run again"
-    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
-        return f"{path} was not written: no permission to write in {path.parent}"
-    return f"{path} was not written: {error.strerror or error}"
+    denied = error.errno in (errno.EACCES, errno.EPERM, errno.EROFS)
+    why = f"no permission to write in {path.parent}" if denied else error.strerror or str(error)
+    return f"{path} was not written: {why}; --reports DIR names another place"
 
 
 def load(path: Path, kind: type[T]) -> T:
