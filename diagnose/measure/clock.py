@@ -91,8 +91,8 @@ class Timer(Protocol):
         """Bytes that the allocator holds, to see whether it still grows."""
 
 
-def _nothing() -> None:
-    pass
+def nothing() -> None:
+    """What most steps need around a slot."""
 
 
 @dataclass(frozen=True)
@@ -101,8 +101,8 @@ class Timed:
 
     name: str
     step: Callable[[], object]
-    before_slot: Callable[[], object] = _nothing
-    after_slot: Callable[[], object] = _nothing
+    before_slot: Callable[[], object] = nothing
+    after_slot: Callable[[], object] = nothing
     alone: bool = False  # of several ranks only the first works, the others wait idle meanwhile
 
 

@@ -16,8 +16,6 @@ from diagnose.measure.batch_size.agree import (
     least_available,
     own_card,
 )
-from diagnose.measure.batch_size.estimates import crops_factor, list_estimates
-from diagnose.measure.batch_size.judge import explain_refusal, judge
 from diagnose.measure.batch_size.plan import (
     AS_IT_IS,
     MAX_CROPS,
@@ -25,15 +23,17 @@ from diagnose.measure.batch_size.plan import (
     Wanted,
     choose_confirmation,
     choose_sweep,
+    crops_factor,
     explain_stop,
     find_ceiling,
     guess,
+    list_estimates,
     most_in_time,
     needed_seconds,
     plan_configurations,
     worth_seconds,
 )
-from diagnose.measure.batch_size.search import probes_allowed, search
+from diagnose.measure.batch_size.search import explain_refusal, judge, probes_allowed, search
 from diagnose.measure.ranks.job.rendezvous import Place
 from diagnose.measure.session import Refused
 from diagnose.records.batch_size import Probe, fit_memory, largest_fitting, smallest_failing

@@ -10,8 +10,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from diagnose.measure.batch_size.agree import Agreement
-from diagnose.measure.batch_size.estimates import list_estimates
-from diagnose.measure.batch_size.judge import explain_refusal, is_slow, judge
 from diagnose.measure.batch_size.plan import (
     AS_IT_IS,
     PATIENCE,
@@ -21,10 +19,11 @@ from diagnose.measure.batch_size.plan import (
     explain_stop,
     find_ceiling,
     guess,
+    list_estimates,
     needed_seconds,
     plan_configurations,
 )
-from diagnose.measure.batch_size.search import search
+from diagnose.measure.batch_size.search import explain_refusal, is_slow, judge, search
 from diagnose.measure.run import STAGE_SECONDS
 from diagnose.measure.session import Broken, CouldNotOpen, Session
 from diagnose.records.batch_size import BatchSizeRecord, Configuration, Probe, largest_fitting

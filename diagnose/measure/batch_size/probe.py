@@ -14,7 +14,7 @@ from typing import Literal
 
 import torch
 
-from diagnose.measure.batch_size.inputs import hardest_batch, weights_dtype
+from diagnose.measure.batch_size.answers import hardest_batch, weights_dtype
 from diagnose.measure.batch_size.memory import (
     available_bytes,
     guard,
@@ -23,25 +23,17 @@ from diagnose.measure.batch_size.memory import (
     release,
     swapped_bytes,
 )
-from diagnose.measure.clock import Progress
+from diagnose.measure.clock import Progress, nothing
 from diagnose.measure.machine.out_of_memory import is_out_of_memory
 from diagnose.measure.stage import measure_plan
-from diagnose.measure.stages.batches import open_batches
-from diagnose.measure.stages.plan import (
-    NO_ARITHMETIC,
-    NOT_COUNTED,
-    Context,
-    Plan,
-    SkipStage,
-    Variant,
-)
-from diagnose.measure.stages.real_data import feeding_config
-from diagnose.measure.stages.steps import TrainingStep, full_precision, to_device
+from diagnose.measure.stages.batches import feeding_config, loading_variant, open_batches
+from diagnose.measure.stages.plan import NOT_COUNTED, Context, Plan, SkipStage, Variant
+from diagnose.measure.stages.steps import InferenceStep, TrainingStep, to_device
 from diagnose.measure.words import one_sentence
 from diagnose.records.batch_size import Probe
 from diagnose.records.header import Reading
 from diagnose.records.run import StageResult
-from diagnose.workload import Batch, Decoding, Generation
+from diagnose.workload import Batch, Decoding
 
 TIMED_STEPS = 3
 # Workspaces of the libraries and stacks of their threads; a tensor of a failed step is larger.
@@ -75,59 +67,62 @@ def sized(context: Context, batch: int, max_crops: int | None) -> Context:
 
 def open_step(context: Context, *, mixed: bool) -> SizedStep:
     """The job's own step: writing answers, else training if there is something to train."""
-    generation = context.workload.generation
-    if generation is not None:
-        return _open_generation(context, generation, context.size.shape["new_tokens"])
-    held: list[Batch] = []
-
-    def prepare() -> None:
-        if not held:
-            held.append(context.workload.synthetic_batch(context.size, context.device.torch))
-
-    network = context.workload.model
+    if context.workload.generation is not None:
+        return _open_generation(context, context.size.shape["new_tokens"])
     try:
-        context.optimizer(network)
+        context.optimizer(context.workload.model)
     except SkipStage:
-        forward = _open_forward(context, held)
-        dtype = full_precision(context.device)
-        return SizedStep("inference", forward, prepare, held.clear, lambda: None, dtype)
-    step = TrainingStep(context, network, lambda: held[0], mixed=mixed)
-
-    def prepare_training() -> None:
-        prepare()
-        step.prepare()
-
-    return SizedStep("training step", step, prepare_training, held.clear, step.check, step.dtype)
+        return _open_forward(context)
+    held = _Held(lambda: context.workload.synthetic_batch(context.size, context.device.torch))
+    step = TrainingStep(context, context.workload.model, held.get, mixed=mixed)
+    return SizedStep(
+        "training step", step, _prepare(held, step), held.forget, step.check, step.dtype
+    )
 
 
-def _open_generation(context: Context, generation: Generation, new_tokens: int) -> SizedStep:
+def _open_forward(context: Context) -> SizedStep:
+    held = _Held(lambda: context.workload.synthetic_batch(context.size, context.device.torch))
+    step = InferenceStep(context, context.workload.model, held.get)
+    return SizedStep("inference", step, _prepare(held, step), held.forget, nothing, step.dtype)
+
+
+def _open_generation(context: Context, new_tokens: int) -> SizedStep:
     """Answers of the full length to the hardest question: no mix of others needs more memory."""
+    generation = context.workload.generation
+    assert generation is not None
     generator = generation.wrap(context.model(context.workload.model), context.size)
     decoding = Decoding(new_tokens, natural_stop=False)
-    held: list[Batch] = []
-
-    def prepare() -> None:
-        if not held:
-            held.append(to_device(hardest_batch(context, generator), context.device.torch))
+    held = _Held(lambda: to_device(hardest_batch(context, generator), context.device.torch))
 
     def run() -> None:
-        generator.generate(held[0], decoding)
+        generator.generate(held.get(), decoding)
 
     dtype = weights_dtype(generator, context.device)
-    return SizedStep("generation", run, prepare, held.clear, lambda: None, dtype)
+    return SizedStep("generation", run, held.get, held.forget, nothing, dtype)
 
 
-def _open_forward(context: Context, held: list[Batch]) -> Callable[[], None]:
-    network = context.workload.model
-    model = context.model(network)
-    forward = network.forward or network.loss
+class _Held:
+    """One batch, made when it is first needed."""
 
-    def run() -> None:
-        model.eval()
-        with torch.no_grad():
-            forward(model, held[0])
+    def __init__(self, make: Callable[[], Batch]) -> None:
+        self._make = make
+        self._batches: list[Batch] = []
 
-    return run
+    def get(self) -> Batch:
+        if not self._batches:
+            self._batches.append(self._make())
+        return self._batches[0]
+
+    def forget(self) -> None:
+        self._batches.clear()
+
+
+def _prepare(held: _Held, step: InferenceStep | TrainingStep) -> Callable[[], None]:
+    def prepare() -> None:
+        held.get()
+        step.prepare()
+
+    return prepare
 
 
 def probe_batch(
@@ -188,15 +183,11 @@ def _run_steps(
 
 
 def _run_forward(context: Context) -> None:
-    generation = context.workload.generation
-    if generation is not None:
-        # The first token of an answer is the forward pass over its question.
-        step = _open_generation(context, generation, new_tokens=1)
-        step.prepare()
-        step.run()
-        return
-    held = [context.workload.synthetic_batch(context.size, context.device.torch)]
-    _open_forward(context, held)()
+    # The first token of an answer is the forward pass over its question.
+    writes = context.workload.generation is not None
+    step = _open_generation(context, new_tokens=1) if writes else _open_forward(context)
+    step.prepare()
+    step.run()
 
 
 def read_available(context: Context, sharing: int) -> Reading:
@@ -258,17 +249,8 @@ def measure_loader(context: Context, limit_seconds: float, progress: Progress) -
     try:
         config = feeding_config(context)
         with open_batches(context, config) as source:
-            variant = Variant(
-                name=config.name,
-                step=source.next,
-                settings=context.settings("as stored", **config.settings),
-                samples_per_step=context.size.batch_size,
-                flops_per_step=NO_ARITHMETIC,
-                before_slot=source.drain,
-                after_slot=source.settle,
-            )
             return measure_plan(
-                Plan([variant]),
+                Plan([loading_variant(context, config, source)]),
                 replace(context, effort=effort),
                 key="loader",
                 title=title,

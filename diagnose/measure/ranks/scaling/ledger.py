@@ -13,7 +13,7 @@ from dataclasses import replace
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
-from diagnose.measure.clock import Effort, StoppingRule, Timed, Track, find_unmet
+from diagnose.measure.clock import Effort, StoppingRule, Timed, Track, find_unmet, nothing
 from diagnose.measure.ranks.job.member import Member
 from diagnose.measure.ranks.scaling.rank_input import RankInput
 from diagnose.measure.ranks.scaling.replica import LossOf
@@ -69,7 +69,7 @@ class Forms:
             name=name,
             step=lambda: step(next_batch()),
             before_slot=before_slot,
-            after_slot=self._source.settle if fed else _nothing,
+            after_slot=self._source.settle if fed else nothing,
             alone=who == "alone",
         )
 
@@ -109,10 +109,6 @@ class Forms:
             member.still()
             member.barrier()
         return tuple(seconds)
-
-
-def _nothing() -> None:
-    pass
 
 
 def to_series(tracks: Sequence[Track]) -> list[Series]:
