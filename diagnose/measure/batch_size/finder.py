@@ -144,11 +144,8 @@ class Finder:
 
     def _search(self, empty: Configuration, max_crops: int | None) -> Configuration:
         # A probe that is known to be taken for hung is not begun.
-        patience = replace(
-            self._patience,
-            probe_seconds=min(self._patience.probe_seconds, self._seconds),
-            longest_probe_seconds=min(self._patience.longest_probe_seconds, self._seconds),
-        )
+        usual = self._patience
+        patience = replace(usual, probe_seconds=min(usual.probe_seconds, self._seconds))
         made: list[Probe] = []
 
         def probe(batch: int) -> Probe:
@@ -187,7 +184,7 @@ class Finder:
             batch=batch,
             max_crops=max_crops,
             available=to_dict(self._available),
-            enough_seconds=self._patience.longest_probe_seconds,
+            enough_seconds=self._patience.probe_seconds,
             mixed=self._mixed,
         )
         if isinstance(answer, Broken):

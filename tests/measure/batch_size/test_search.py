@@ -28,19 +28,23 @@ from diagnose.measure.batch_size.plan import (
     find_ceiling,
     guess,
     list_estimates,
-    most_in_time,
     needed_seconds,
     plan_configurations,
-    worth_seconds,
 )
-from diagnose.measure.batch_size.search import explain_refusal, judge, probes_allowed, search
+from diagnose.measure.batch_size.search import (
+    LARGEST_BATCH,
+    explain_refusal,
+    judge,
+    probes_allowed,
+    search,
+)
 from diagnose.measure.ranks.job.rendezvous import Place
 from diagnose.measure.session import Refused
 from diagnose.records.batch_size import Probe, fit_memory, largest_fitting, smallest_failing
 from diagnose.records.header import Reading
 
 UNKNOWN = Reading(None, "not measured here")
-PATIENCE = Patience(2.0, 5.0, search_seconds=20.0, sweep_seconds=9.0)
+PATIENCE = Patience(5.0, search_seconds=20.0, sweep_seconds=9.0)
 LIMITS = st.one_of(st.integers(1, 300), st.integers(1, 10**6))
 
 
@@ -174,40 +178,27 @@ def test_a_batch_that_spills_does_not_fit() -> None:
     assert judge(probe_made(16, step=0.009), [probe_made(8, step=0.001)]).fits, "too short to tell"
 
 
-def test_time_bounds_the_search_and_lets_it_grow() -> None:
-    assert most_in_time([probe_made(10, step=0.01)], 4.0) == 800
-    assert most_in_time([probe_made(10, step=1.0)], 4.0) == 10, "it is slow enough already"
-    disturbed = [probe_made(10, step=0.01), probe_made(20, step=3.0)]
-    assert most_in_time(disturbed, 4.0) == 800, "one disturbed probe does not end it"
-    assert most_in_time([probe_made(700, step=0.7), probe_made(800, False)], 4.0) == 800
-
-
 @pytest.mark.parametrize(
-    ("steps", "seconds", "ceiling"),
+    ("probes", "ceiling"),
     [
-        ([0.01], 2.0, 40),
-        ([0.15], 3.0, 4),  # a job that is slow with one sample may take longer
-        ([0.15, 3.0], 3.0, 4),
-        ([1.1], 5.0, 2),  # one probe alone may have been disturbed, and does not end it
-        ([1.1, 0.15], 3.0, 8),  # nor does it make all others long
-        ([1.1, 1.2], 5.0, 2),
+        ([probe_made(1, False)], LARGEST_BATCH),
+        ([probe_made(10, step=0.01)], 1000),
+        ([probe_made(1, step=0.01), probe_made(10, step=1.0)], 100),
+        ([probe_made(1), probe_made(10, step=0.01), probe_made(20, step=3.0)], 1000),
+        ([probe_made(1, step=1.0), probe_made(4, step=4.0)], 4),  # it is slow enough already
+        ([probe_made(1), probe_made(700, step=0.7), probe_made(800, False)], 1000),
+        ([probe_made(1, step=9.0)], 2),  # one probe alone may have been disturbed
+        ([probe_made(1, step=9.0), probe_made(2, step=0.1)], 20),
+        ([probe_made(1, step=9.0), probe_made(2, step=9.0)], 2),
+        # What is left of the search bounds a probe too, until the exact answer is near.
+        ([probe_made(1, seconds=9.0), probe_made(4, step=0.4, seconds=9.0)], 400),
+        ([probe_made(1, step=0.1, seconds=9.0), probe_made(4, step=0.4, seconds=10.0)], 4),
+        ([probe_made(1), probe_made(4, step=0.04, seconds=21.0)], 4),
+        ([probe_made(1), probe_made(4, step=0.04, seconds=21.0), probe_made(8, False)], 1000),
     ],
 )
-def test_a_probe_is_worth_a_few_times_the_fastest_step(
-    steps: list[float], seconds: float, ceiling: int
-) -> None:
-    made = [probe_made(batch, step=step) for batch, step in enumerate(steps, 1)]
-    assert worth_seconds(made, PATIENCE) == pytest.approx(seconds)
-    assert find_ceiling(made, PATIENCE) == ceiling
-
-
-def test_a_search_that_took_its_time_grows_no_further() -> None:
-    made = [probe_made(1, step=0.1, seconds=9.0), probe_made(2, step=0.11, seconds=10.0)]
-    assert find_ceiling(made, PATIENCE) > 2
-    late = [*made, probe_made(4, step=0.12, seconds=1.0)]
-    assert find_ceiling(late, PATIENCE) == 4
-    assert find_ceiling([*late, probe_made(8, False)], PATIENCE) > 4, "the exact answer is near"
-    assert find_ceiling(late, Patience(2.0, 5.0)) > 4
+def test_time_bounds_the_search_and_lets_it_grow(probes: list[Probe], ceiling: int) -> None:
+    assert find_ceiling(probes, PATIENCE) == ceiling
 
 
 def test_a_fresh_process_confirms_or_searches_on() -> None:
