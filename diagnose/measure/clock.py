@@ -356,9 +356,9 @@ class _Run:
         return attempt(work, self._describe)
 
     def _exchange(self, seconds: float, failure: Failure) -> list[float]:
-        told = self._peers.gather_objects([seconds, failure])
-        raise_shared([each[1] for each in told])
-        return [each[0] for each in told]
+        heard = self._peers.gather_objects([seconds, failure])
+        raise_shared([each[1] for each in heard])
+        return [each[0] for each in heard]
 
 
 @contextmanager

@@ -1,6 +1,6 @@
 """What does one probe do? A real forward pass and real steps of one batch size.
 
-One step alone would not tell: the optimiser's state appears with the first training step, and
+One step alone says too little: the optimiser's state appears with the first training step, and
 only the second has activations, gradients and state in memory at once. A job that writes answers
 does not train: its steps are whole answers, whose cache grows beyond what a forward pass needs.
 """
@@ -42,16 +42,41 @@ LEAK_TOLERANCE_BYTES = 64 * 2**20
 Task = Literal["training step", "inference", "generation"]
 
 
+class HeldBatch:
+    """One batch, made when it is first needed."""
+
+    def __init__(self, make: Callable[[], Batch]) -> None:
+        self._make = make
+        self._batches: list[Batch] = []
+
+    def get(self) -> Batch:
+        if not self._batches:
+            self._batches.append(self._make())
+        return self._batches[0]
+
+    def forget(self) -> None:
+        self._batches.clear()
+
+
 @dataclass(frozen=True)
 class SizedStep:
-    """One step of one batch size: what it is, what makes it ready, and what it is computed in."""
+    """One step of one batch size: what it is, and what it is computed in."""
 
     task: Task
     run: Callable[[], object]
-    prepare: Callable[[], object]
-    forget: Callable[[], object]  # drop the batch, so that it is not counted with the next size
-    check: Callable[[], object]
     dtype: str
+    batch: HeldBatch
+    ready: Callable[[], object] = nothing  # put the model into the right mode
+    check: Callable[[], object] = nothing
+
+    def prepare(self) -> None:
+        self.batch.get()
+        self.ready()
+
+    def end_slot(self) -> None:
+        """Drop the batch too, so that it is not counted with the next size."""
+        self.check()
+        self.batch.forget()
 
 
 def sized(context: Context, batch: int, max_crops: int | None) -> Context:
@@ -73,17 +98,19 @@ def open_step(context: Context, *, mixed: bool) -> SizedStep:
         context.optimizer(context.workload.model)
     except SkipStage:
         return _open_forward(context)
-    held = _Held(lambda: context.workload.synthetic_batch(context.size, context.device.torch))
-    step = TrainingStep(context, context.workload.model, held.get, mixed=mixed)
-    return SizedStep(
-        "training step", step, _prepare(held, step), held.forget, step.check, step.dtype
-    )
+    batch = _hold_synthetic(context)
+    step = TrainingStep(context, context.workload.model, batch.get, mixed=mixed)
+    return SizedStep("training step", step, step.dtype, batch, step.prepare, step.check)
 
 
 def _open_forward(context: Context) -> SizedStep:
-    held = _Held(lambda: context.workload.synthetic_batch(context.size, context.device.torch))
-    step = InferenceStep(context, context.workload.model, held.get)
-    return SizedStep("inference", step, _prepare(held, step), held.forget, nothing, step.dtype)
+    batch = _hold_synthetic(context)
+    step = InferenceStep(context, context.workload.model, batch.get)
+    return SizedStep("inference", step, step.dtype, batch, step.prepare)
+
+
+def _hold_synthetic(context: Context) -> HeldBatch:
+    return HeldBatch(lambda: context.workload.synthetic_batch(context.size, context.device.torch))
 
 
 def _open_generation(context: Context, new_tokens: int) -> SizedStep:
@@ -92,37 +119,12 @@ def _open_generation(context: Context, new_tokens: int) -> SizedStep:
     assert generation is not None
     generator = generation.wrap(context.model(context.workload.model), context.size)
     decoding = Decoding(new_tokens, natural_stop=False)
-    held = _Held(lambda: to_device(hardest_batch(context, generator), context.device.torch))
+    batch = HeldBatch(lambda: to_device(hardest_batch(context, generator), context.device.torch))
 
     def run() -> None:
-        generator.generate(held.get(), decoding)
+        generator.generate(batch.get(), decoding)
 
-    dtype = weights_dtype(generator, context.device)
-    return SizedStep("generation", run, held.get, held.forget, nothing, dtype)
-
-
-class _Held:
-    """One batch, made when it is first needed."""
-
-    def __init__(self, make: Callable[[], Batch]) -> None:
-        self._make = make
-        self._batches: list[Batch] = []
-
-    def get(self) -> Batch:
-        if not self._batches:
-            self._batches.append(self._make())
-        return self._batches[0]
-
-    def forget(self) -> None:
-        self._batches.clear()
-
-
-def _prepare(held: _Held, step: InferenceStep | TrainingStep) -> Callable[[], None]:
-    def prepare() -> None:
-        held.get()
-        step.prepare()
-
-    return prepare
+    return SizedStep("generation", run, weights_dtype(generator, context.device), batch)
 
 
 def probe_batch(
@@ -211,11 +213,6 @@ def measure_sweep(
     variants = []
     for context in contexts:
         step = open_step(context, mixed=mixed)
-
-        def after_slot(step: SizedStep = step) -> None:
-            step.check()
-            step.forget()
-
         variants.append(
             Variant(
                 name=f"batch {context.size.batch_size}",
@@ -224,7 +221,7 @@ def measure_sweep(
                 samples_per_step=context.size.batch_size,
                 flops_per_step=NOT_COUNTED,
                 before_slot=step.prepare,
-                after_slot=after_slot,
+                after_slot=step.end_slot,
             )
         )
     effort = replace(contexts[0].effort, limit_seconds=limit_seconds)

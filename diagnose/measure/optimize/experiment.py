@@ -7,7 +7,6 @@ is none.
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
@@ -113,7 +112,8 @@ def run_experiments(optimization: Optimization, bench: Bench) -> Iterator[Compar
         if obstacle:
             yield replace(blank, status="skipped", reason=obstacle)
         else:
-            yield from _compare(optimization, side, replace_lab(bench, side), blank)
+            lab = replace(bench.lab, condition=side.condition)
+            yield from _compare(optimization, side, replace(bench, lab=lab), blank)
 
 
 def _finite_curves(
@@ -124,10 +124,6 @@ def _finite_curves(
     lost = [name for name, losses in curves.items() if not all(map(math.isfinite, losses))]
     kept = {name: losses for name, losses in curves.items() if name not in lost}
     return kept, tuple(f"the loss of {name} is not finite" for name in lost)
-
-
-def replace_lab(bench: Bench, side: Side) -> Bench:
-    return replace(bench, lab=replace(bench.lab, condition=side.condition))
 
 
 def _compare(
@@ -223,7 +219,7 @@ def record_sides(
     gpus_reason: str,
 ) -> list[Measurement]:
     """Of {before, control, after}, or with more than one "after" in the same blocks."""
-    names = itertools.chain(("before", "control"), itertools.repeat("after"))
+    names = ["before", "control", *["after"] * (len(tracks) - 2)]
     return [
         Measurement(
             name=name,
@@ -239,7 +235,7 @@ def record_sides(
             peak_bytes=peak,
             gpus_reason=gpus_reason,
         )
-        for name, track, count, peak in zip(names, tracks, samples, peaks, strict=False)
+        for name, track, count, peak in zip(names, tracks, samples, peaks, strict=True)
     ]
 
 
