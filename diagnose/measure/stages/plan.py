@@ -87,7 +87,8 @@ class Context:
     def count_parameters(self) -> int:
         """Of the full model, which is not kept for that if the early stages do not use it."""
         full = self.workload.model
-        model = self.model(full) if full is self.backbone else full.build(self.size)
+        kept = full is self.backbone or id(full) in self._models
+        model = self.model(full) if kept else full.build(self.size)
         return sum(parameter.numel() for parameter in model.parameters())
 
     def facts(self, source_sha256: str) -> WorkloadFacts:

@@ -78,7 +78,7 @@ class PlannedSize:
 
 
 def plan_sizes(bound_bytes: int, model_bytes: int) -> list[PlannedSize]:
-    """Every size, smallest first. The sweep ends at the bound; named sizes beyond it are skipped."""
+    """Every size, smallest first. The sweep ends at the bound; larger named sizes are skipped."""
     purposes: dict[int, list[str]] = {}
     nbytes = SMALLEST_BYTES
     while nbytes <= min(bound_bytes, LARGEST_BYTES):

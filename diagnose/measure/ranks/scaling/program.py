@@ -55,17 +55,18 @@ def run(member: Member, request: Mapping[str, Any]) -> None:
     unused = find_unused(LossOf(context.workload.model, model, low), source.resident())
     # A parameter may be of use on one rank's data only, and all must wrap the model alike.
     unused = sorted({name for names in member.gather_objects(unused) for name in names})
-    batches = own_batches(context, member)
+    world = dist.group.WORLD
+    assert world is not None
 
     def build() -> LossOf:
         return LossOf(context.workload.model, _fresh_model(context), low)
 
     lab = RankLab(
         build=build,
-        batches=batches,
+        batches=own_batches(context, member),
         batch_size=context.size.batch_size,
         seed=context.seed,
-        group=_world(),
+        group=world,
         needs_find_unused=bool(unused),
     )
     trials = Trials(member, lab, context.effort)
@@ -135,16 +136,12 @@ def _prepare_data(member: Member, context: Context) -> None:
     storages = list(context.workload.datasets)[:1]
     for first in (True, False):
         if (member.local_rank == 0) is first:
-            for storage in storages:
-                _open_dataset(context, storage)
+            try:
+                for storage in storages:
+                    context.dataset(storage)
+            except WorkloadError as error:
+                raise Refusal(str(error)) from None
         member.barrier()
-
-
-def _open_dataset(context: Context, storage: str) -> None:
-    try:
-        context.dataset(storage)
-    except WorkloadError as error:
-        raise Refusal(str(error)) from None
 
 
 def _build(context: Context, member: Member) -> tuple[torch.nn.Module, torch.dtype | None]:
@@ -160,12 +157,6 @@ def _build(context: Context, member: Member) -> tuple[torch.nn.Module, torch.dty
 def _fresh_model(context: Context) -> torch.nn.Module:
     torch.manual_seed(context.seed)
     return context.workload.model.build(context.size).to(context.device.torch)
-
-
-def _world() -> dist.ProcessGroup:
-    world = dist.group.WORLD
-    assert world is not None
-    return world
 
 
 def _describe(
