@@ -91,8 +91,8 @@ class Timer(Protocol):
         """Bytes that the allocator holds, to see whether it still grows."""
 
 
-def _nothing() -> None:
-    pass
+def nothing() -> None:
+    """What most steps need around a slot."""
 
 
 @dataclass(frozen=True)
@@ -101,8 +101,8 @@ class Timed:
 
     name: str
     step: Callable[[], object]
-    before_slot: Callable[[], object] = _nothing
-    after_slot: Callable[[], object] = _nothing
+    before_slot: Callable[[], object] = nothing
+    after_slot: Callable[[], object] = nothing
     alone: bool = False  # of several ranks only the first works, the others wait idle meanwhile
 
 
@@ -356,9 +356,9 @@ class _Run:
         return attempt(work, self._describe)
 
     def _exchange(self, seconds: float, failure: Failure) -> list[float]:
-        told = self._peers.gather_objects([seconds, failure])
-        raise_shared([each[1] for each in told])
-        return [each[0] for each in told]
+        heard = self._peers.gather_objects([seconds, failure])
+        raise_shared([each[1] for each in heard])
+        return [each[0] for each in heard]
 
 
 @contextmanager

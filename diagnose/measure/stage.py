@@ -10,7 +10,7 @@ from dataclasses import replace
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from diagnose.measure.clock import Progress, Timed, measure
+from diagnose.measure.clock import Progress, measure
 from diagnose.measure.machine.device import Device
 from diagnose.measure.stages import Stage
 from diagnose.measure.stages.plan import Context, InvalidStage, Plan, SkipStage, Variant
@@ -86,7 +86,7 @@ def measure_plan(
     )
     primed = [_prime(context.device, variant) for variant in plan.variants]
     tracks = measure(
-        [Timed(v.name, v.step, v.before_slot, v.after_slot) for v in plan.variants],
+        plan.variants,
         context.effort,
         context.device,
         seed=context.seed,

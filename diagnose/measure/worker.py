@@ -14,8 +14,7 @@ from typing import Any
 
 import torch
 
-from diagnose.measure.batch_size.answers import as_evaluated
-from diagnose.measure.batch_size.inputs import describe_inputs
+from diagnose.measure.batch_size.answers import as_evaluated, describe_inputs
 from diagnose.measure.batch_size.probe import (
     measure_loader,
     measure_sweep,
@@ -32,13 +31,15 @@ from diagnose.measure.machine.device import DeviceError, open_device
 from diagnose.measure.machine.out_of_memory import is_out_of_memory
 from diagnose.measure.optimize.experiment import (
     Bench,
-    map_training_step,
+    measure_ladder_step,
     open_bench,
-    own_training_step,
     run_experiments,
 )
-from diagnose.measure.optimize.pace import measure_pace
-from diagnose.measure.optimize.rung import measure_rung
+from diagnose.measure.optimize.whole_step import (
+    map_training_step,
+    measure_backbone_share,
+    own_training_step,
+)
 from diagnose.measure.process import Parent
 from diagnose.measure.session import Job
 from diagnose.measure.stage import run_stage
@@ -48,7 +49,7 @@ from diagnose.measure.stages.real_data import usual_precision
 from diagnose.measure.words import one_sentence
 from diagnose.records.codec import from_dict, to_dict
 from diagnose.records.experiments import Comparison
-from diagnose.records.header import DataFacts, Fact, Reading, WorkloadFacts
+from diagnose.records.header import Fact, Reading
 from diagnose.workload import Treatment, WorkloadError
 
 AS_IT_IS = "as it is"  # the form of a step that has only one
@@ -98,7 +99,7 @@ def _try_experiment(work: Work, key: str) -> object:
 def _climb(work: Work, keys: list[str]) -> object:
     ladder = work.treatment.ladder
     assert ladder is not None
-    return to_dict(measure_rung(ladder, keys, work.open_bench()))
+    return to_dict(measure_ladder_step(ladder, keys, work.open_bench()))
 
 
 def _map_launches(work: Work, form: str) -> object:
@@ -109,7 +110,9 @@ def _map_launches(work: Work, form: str) -> object:
 def _measure_pace(work: Work) -> object:
     best = work.treatment.best
     assert best is not None
-    return to_dict(measure_pace(work.context, best, work.energy_period_seconds, work.progress))
+    return to_dict(
+        measure_backbone_share(work.context, best, work.energy_period_seconds, work.progress)
+    )
 
 
 def _describe_step(work: Work, sharing: int) -> object:
@@ -223,30 +226,15 @@ def _open(asked: Job) -> Context:
 
 def _describe(context: Context, source: str) -> object:
     """What will be measured where, and what can be asked about it."""
-    job, size = context.workload, context.size
-    facts = job.describe_data(size, context.data) if job.describe_data else None
-    parameters = context.count_parameters()
+    job = context.workload
     allocator = "the C library's own: it could not be told to keep freed memory"
     if keep_freed_memory():
         allocator = "freed memory is kept, as accelerators keep it"
     machine = replace(probe(context.device.kind), allocator=Fact(allocator))
-    described = WorkloadFacts(
-        name=job.name,
-        size=context.size_name,
-        settings={
-            "batch_size": size.batch_size,
-            "sequence_length": size.sequence_length,
-            **size.shape,
-        },
-        parameters=parameters,
-        source_sha256=source,
-        data=DataFacts(**vars(facts)) if facts else None,
-        data_reason="" if facts else f"workload {job.name} does not describe its data",
-    )
     return {
         "machine": to_dict(machine),
         "identities": [to_dict(each) for each in identities(context.device.kind)],
-        "workload": to_dict(described),
+        "workload": to_dict(context.facts(source)),
         "effort": context.effort.name,
         "is_fake": context.device.is_fake,
         "evaluates": job.generation is not None,

@@ -164,7 +164,7 @@ def test_ranks_agree_on_sending_buffers_whatever_rank_0_did_alone(forms: Forms) 
             earlier.before_slot()
             earlier.step()
             variants[f"together {name} input"].before_slot()
-            assert forms.sends_buffers is sends
+            assert forms.ddp.require_forward_param_sync is sends
 
 
 def test_no_form_changes_the_weights_or_leaves_gradients(forms: Forms) -> None:

@@ -1,8 +1,9 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -32,27 +33,37 @@ def test_a_constant_step_is_measured_exactly() -> None:
     assert timing.step_seconds == (0.125,) * 50
     assert timing.step_clock == "device events"
     assert timing.unmet == timing.not_steady == ""
+    gaps = [b - a for a, b in itertools.pairwise(timing.slot_starts)]
+    assert gaps == [0.625] * 9, "slots follow each other and carry their start"
 
 
-def test_slots_are_contiguous_in_time_and_carry_their_start() -> None:
+SHORT = replace(EFFORT, slot_seconds=0.125, fewest_seconds=3.0)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "effort", "least", "slots"),
+    [
+        pytest.param(2.0, EFFORT, 0.0, (2.0,) * 10, id="a slow step has slots of one step"),
+        pytest.param(0.125, SHORT, 0.0, (0.125,) * 24, id="until enough time was spent"),
+        pytest.param(0.5, EFFORT, 2.0, (2.5,) * 10, id="energy asks for longer slots"),
+    ],
+)
+def test_slots_are_as_long_and_as_many_as_it_takes(
+    seconds: float, effort: Effort, least: float, slots: tuple[float, ...]
+) -> None:
     timer = FakeTimer()
-    (timing,) = measure([timed(timer, 0.5)], EFFORT, timer, seed=0)
-    gaps = [b - a for a, b in zip(timing.slot_starts, timing.slot_starts[1:], strict=False)]
-    assert gaps == [0.5] * 9
+    step = timed(timer, seconds)
+    (timing,) = measure([step], effort, timer, seed=0, least_slot_seconds=least)
+    assert timing.slot_seconds == slots
 
 
-def test_a_slow_step_gets_slots_of_one_step() -> None:
+@pytest.mark.parametrize("variants", [1, 2, 3])
+def test_energy_never_leaves_too_few_slots(variants: int) -> None:
+    """A counter that moves every 100 ms wants slots of two seconds; a quick run has twelve."""
     timer = FakeTimer()
-    (timing,) = measure([timed(timer, 2.0)], EFFORT, timer, seed=0)
-    assert timing.steps_per_slot == 1
-    assert timing.slot_seconds == (2.0,) * 10
-
-
-def test_short_slots_go_on_until_enough_time_was_spent() -> None:
-    timer = FakeTimer()
-    effort = replace(EFFORT, slot_seconds=0.125, fewest_seconds=3.0)
-    (timing,) = measure([timed(timer, 0.125)], effort, timer, seed=0)
-    assert len(timing.slot_seconds) == 24
+    steps = [Timed(str(i), lambda: timer.spend(0.01)) for i in range(variants)]
+    made = measure(steps, QUICK, timer, seed=0, least_slot_seconds=2.0)
+    assert all(len(each.slot_seconds) >= QUICK.fewest_slots for each in made)
 
 
 def test_a_rule_sees_seconds_per_step_however_many_a_slot_has() -> None:
@@ -76,12 +87,6 @@ def test_the_timer_may_cost_a_ten_thousandth_of_a_slot() -> None:
     assert timing.overhead_seconds == 2.0**-13
     # 10 000 overheads are 1.22 s: ten steps fill it, and one more is the margin.
     assert timing.steps_per_slot == 11
-
-
-def test_energy_asks_for_longer_slots() -> None:
-    timer = FakeTimer()
-    (timing,) = measure([timed(timer, 0.5)], EFFORT, timer, seed=0, least_slot_seconds=2.0)
-    assert timing.slot_seconds == (2.5,) * 10
 
 
 def test_noise_runs_into_the_limit_and_the_unmet_condition_is_named() -> None:
@@ -158,56 +163,43 @@ def test_the_collector_is_off_while_steps_are_timed_and_back_on_after_an_error()
     assert gc.isenabled()
 
 
-def test_a_device_without_event_times_says_so() -> None:
+def test_what_has_no_single_steps_says_why() -> None:
     timer = FakeTimer(events=False)
     (timing,) = measure([timed(timer, 0.5)], EFFORT, timer, seed=0)
-    assert timing.step_seconds == ()
-    assert timing.step_clock == "none"
+    assert (timing.step_seconds, timing.step_clock) == ((), "none")
     assert timing.step_clock_reason == "this device's events carry no time"
-
-
-def test_micro_benchmarks_are_timed_as_a_whole() -> None:
     timer = FakeTimer()
     (timing,) = measure([timed(timer, 2.0**-10)], EFFORT, timer, seed=0)
-    assert timing.steps_per_slot == 564
-    assert timing.step_clock == "none"
+    assert (timing.steps_per_slot, timing.step_clock) == (564, "none")
     assert "more than 200 steps" in timing.step_clock_reason
     assert len(timing.warmup_seconds) == 300
 
 
 @pytest.mark.parametrize(
-    ("steps", "reason"),
+    ("steps", "grows", "reason"),
     [
-        ([0.5] * 40, ""),
-        ([8.0, 4.0, 2.0] + [0.5] * 40, ""),  # slow first steps pass with time
-        ([0.5 * 1.2**i for i in range(400)], "the mean still moves by +107%"),
+        ([0.5] * 40, False, ""),
+        ([8.0, 4.0, 2.0] + [0.5] * 40, False, ""),  # slow first steps pass with time
+        ([0.5 * 1.2**i for i in range(400)], False, "the mean still moves by +107%"),
+        ([0.5] * 400, True, "the allocator still grows"),
+        ([20.0] * 40, False, "only 3 of 8 warm-up steps fitted"),
     ],
 )
-def test_warm_up_ends_at_a_steady_state_or_says_why_not(steps: list[float], reason: str) -> None:
+def test_warm_up_ends_at_a_steady_state_or_says_why_not(
+    steps: list[float], grows: bool, reason: str
+) -> None:
     timer = FakeTimer()
-    (timing,) = measure([Timed("a", step_of(timer, steps))], EFFORT, timer, seed=0)
+    spend = step_of(timer, steps)
+
+    def step() -> None:
+        spend()
+        timer.held_bytes = (timer.held_bytes or 0) + grows
+
+    (timing,) = measure([Timed("a", step)], EFFORT, timer, seed=0)
     assert timing.not_steady == reason
 
 
-def test_a_growing_allocator_is_not_steady() -> None:
-    timer = FakeTimer()
-    timer.held_bytes = 0
-
-    def step() -> None:
-        timer.spend(0.5)
-        timer.held_bytes = (timer.held_bytes or 0) + 1
-
-    (timing,) = measure([Timed("a", step)], EFFORT, timer, seed=0)
-    assert timing.not_steady == "the allocator still grows"
-
-
-def test_too_slow_for_two_windows_is_not_steady() -> None:
-    timer = FakeTimer()
-    (timing,) = measure([timed(timer, 20.0)], EFFORT, timer, seed=0)
-    assert timing.not_steady == "only 3 of 8 warm-up steps fitted"
-
-
-def test_progress_names_the_variant_and_its_pace() -> None:
+def test_progress_names_the_variant_and_its_seconds_per_step() -> None:
     timer = FakeTimer()
     seen: list[tuple[str, int, float]] = []
     measure([timed(timer, 0.25)], EFFORT, timer, seed=0, progress=lambda *a: seen.append(a))
@@ -218,17 +210,14 @@ def test_progress_names_the_variant_and_its_pace() -> None:
 def test_every_synchronisation_is_outside_the_steps(effort: Effort) -> None:
     """Syncing per step would forbid the overlap of host and device that users have."""
     timer = FakeTimer()
-    syncs_in_slots: list[int] = []
-
-    def variant() -> tuple[Callable[[], None], Callable[[], None]]:
-        started = 0
-
-        def before() -> None:
-            nonlocal started
-            started = timer.syncs
-
-        return before, lambda: syncs_in_slots.append(timer.syncs - started)
-
-    before, after = variant()
-    measure([Timed("a", lambda: timer.spend(0.01), before, after)], effort, timer, seed=0)
-    assert set(syncs_in_slots[1:]) == {2}
+    started: list[int] = []
+    ended: list[int] = []
+    variant = Timed(
+        "a",
+        lambda: timer.spend(0.01),
+        before_slot=lambda: started.append(timer.syncs),
+        after_slot=lambda: ended.append(timer.syncs),
+    )
+    measure([variant], effort, timer, seed=0)
+    syncs = [end - start for start, end in zip(started, ended, strict=True)]
+    assert set(syncs[1:]) == {2}, "after the warm-up"

@@ -13,9 +13,8 @@ import torch
 
 from diagnose.measure.clock import SMOKE
 from diagnose.measure.machine.device import open_device
-from diagnose.measure.optimize.experiment import Bench, run_experiments
+from diagnose.measure.optimize.experiment import Bench, measure_ladder_step, run_experiments
 from diagnose.measure.optimize.ladder import ALONE, Plan, carry_proofs, order_by_gain
-from diagnose.measure.optimize.rung import measure_rung
 from diagnose.records.experiments import Comparison, Equality
 from diagnose.workload import Fact, Lab, Ladder, OpenTrial, Optimization, Side, Size, Trial
 from tests.support.cli import ROOT, diagnose_here
@@ -99,7 +98,7 @@ def opener(seen: list[Mapping[str, Fact]]) -> Callable[[Mapping[str, Fact]], Ope
 def test_a_rung_holds_the_base_against_all_changes_so_far() -> None:
     seen: list[Mapping[str, Fact]] = []
     ladder = Ladder(EPOCH, {"workers": 4, "amp": False}, PLAN.patches, opener(seen))
-    made = measure_rung(ladder, ["no_workers", "batch_256"], bench())
+    made = measure_ladder_step(ladder, ["no_workers", "batch_256"], bench())
     assert seen == [
         {"workers": 4, "amp": False},
         {"workers": 0, "amp": False, "batch_size": 256},

@@ -20,8 +20,13 @@ from diagnose.measure.ranks.job.ends import End, Outcome, complete
 from diagnose.measure.ranks.job.member import choose_backend, describe_error, read_numa_node
 from diagnose.measure.ranks.job.rendezvous import NoRendezvous, Place, Refusal, meet, read_place
 from diagnose.measure.ranks.job.supervise import run_locally
-from diagnose.measure.ranks.link.exact import PERIOD, count_wrong, fill
-from diagnose.measure.ranks.link.sizes import bound_sizes, plan_sizes, read_free_memory
+from diagnose.measure.ranks.link.allreduce import (
+    PERIOD,
+    bound_sizes,
+    count_wrong,
+    fill,
+    plan_sizes,
+)
 from diagnose.measure.ranks.link.surroundings import read_surroundings
 from diagnose.measure.ranks.link.trials import PROGRAM, TRIALS, explain_skip
 from diagnose.records.codec import from_dict
@@ -212,13 +217,6 @@ def test_a_plan_is_sorted_bounded_and_complete(bound: int, model: int) -> None:
 def test_the_smallest_memory_of_all_ranks_bounds_the_sizes() -> None:
     assert bound_sizes([8e9, 4e6], max_bytes=2**28) == 10**6
     assert bound_sizes([8e12], max_bytes=2**40) == 2**30
-
-
-def test_free_memory_is_shared_by_the_ranks_of_a_host(tmp_path: Path) -> None:
-    (tmp_path / "proc").mkdir()
-    (tmp_path / "proc/meminfo").write_text("MemTotal: 9 kB\nMemAvailable:    8000 kB\n")
-    assert read_free_memory(4, tmp_path).value == 2000 * 1024
-    assert read_free_memory(1, tmp_path / "nowhere").value is None
 
 
 # --- what lies around ---

@@ -12,10 +12,11 @@ import torch
 from torch.utils.data import DataLoader
 
 from diagnose.measure.jobs import load
-from diagnose.workload import Workload, WorkloadError
+from diagnose.workload import WorkloadError
 
 EXAMPLE = Path(__file__).parents[2] / "bench" / "examples" / "my_job.py"
 HEAD = "from diagnose.workload import Network, Size, Workload\n"
+ONLY = "WORKLOAD = Workload({}, {{'only': Size(1)}}, Network(None, None), None)\n"
 
 
 @pytest.fixture(autouse=True)
@@ -34,28 +35,16 @@ def write(folder: Path, content: str, name: str = "job.py") -> str:
     return str(path)
 
 
-def test_the_example_trains_on_its_own_data() -> None:
-    job = load(str(EXAMPLE))
-    assert job.size(None, "cpu")[0] == "small"
-    assert job.size(None, "cuda")[0] == "small"
-    size = job.sizes["tiny"]
-    model = job.model.build(size)
-    rows = job.datasets["dataset"](size, None)
-    synthetic = job.synthetic_batch(size, torch.device("cpu"))
-    for batch in (synthetic, next(iter(DataLoader(rows, size.batch_size)))):
-        job.model.loss(model, batch).backward()  # type: ignore[no-untyped-call]
-    assert all(each.grad is not None for each in model.parameters())
-    real = next(iter(DataLoader(rows, size.batch_size)))
-    assert [tensor.shape for tensor in real] == [tensor.shape for tensor in synthetic]
-    assert [tensor.dtype for tensor in real] == [tensor.dtype for tensor in synthetic]
-
-
-def test_the_example_learns_its_stripes() -> None:
+def test_the_example_learns_its_stripes_from_real_rows_shaped_like_synthetic_ones() -> None:
     torch.manual_seed(0)
     job = load(str(EXAMPLE))
+    assert job.size(None, "cpu")[0] == job.size(None, "cuda")[0] == "small"
     size = job.sizes["tiny"]
     model = job.model.build(size)
-    batch = next(iter(DataLoader(job.datasets["dataset"](size, None), 32)))
+    batch = next(iter(DataLoader(job.datasets["dataset"](size, None), size.batch_size)))
+    synthetic = job.synthetic_batch(size, torch.device("cpu"))
+    for real, made in zip(batch, synthetic, strict=True):
+        assert (real.shape, real.dtype) == (made.shape, made.dtype)
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.05)
     losses = []
     for _ in range(30):
@@ -64,6 +53,7 @@ def test_the_example_learns_its_stripes() -> None:
         loss.backward()  # type: ignore[no-untyped-call]
         optimizer.step()
         losses.append(loss.item())
+    assert all(each.grad is not None for each in model.parameters())
     assert losses[-1] < losses[0] / 2
 
 
@@ -75,23 +65,13 @@ def test_rows_can_be_sent_to_loader_processes_that_are_not_forked() -> None:
 
 
 def test_a_file_can_import_its_neighbours(tmp_path: Path) -> None:
-    write(tmp_path, HEAD + "SIZES = {'only': Size(7)}\n", "neighbour_sizes.py")
-    path = write(
-        tmp_path,
-        HEAD
-        + "from neighbour_sizes import SIZES\n"
-        + "WORKLOAD = Workload('mine', SIZES, Network(None, None), None)\n",
-        "job_with_neighbour.py",
-    )
-    assert load(path).sizes["only"].batch_size == 7
+    write(tmp_path, HEAD + "NAME = 'mine'\n", "neighbour_name.py")
+    content = HEAD + "from neighbour_name import NAME\n" + ONLY.format("NAME")
+    assert load(write(tmp_path, content, "job_with_neighbour.py")).name == "mine"
 
 
 def test_a_file_named_like_a_known_module_does_not_replace_it(tmp_path: Path) -> None:
-    path = write(
-        tmp_path,
-        HEAD + "WORKLOAD = Workload('mine', {'only': Size(1)}, Network(None, None), None)\n",
-        "json.py",
-    )
+    path = write(tmp_path, HEAD + ONLY.format("'mine'"), "json.py")
     import json
 
     assert load(path).name == "mine"
@@ -101,44 +81,29 @@ def test_a_file_named_like_a_known_module_does_not_replace_it(tmp_path: Path) ->
 def test_two_files_of_the_same_name_are_two_workloads(tmp_path: Path) -> None:
     for name in ("first", "second"):
         (tmp_path / name).mkdir()
-        path = write(
-            tmp_path / name,
-            HEAD + f"WORKLOAD = Workload('{name}', {{'only': Size(1)}}, Network(None, None), None)",
-        )
-        assert load(path).name == name
+        assert load(write(tmp_path / name, HEAD + ONLY.format(repr(name)))).name == name
 
 
+IMPORT = "workload file {path} cannot be imported: "
+NONE = (
+    "workload file {path} defines no WORKLOAD = Workload(...); bench/examples/my_job.py shows one"
+)
 BAD = {
     "error while importing": (
         "import no_such_module_anywhere\n",
-        "workload file {path} cannot be imported: "
-        "ModuleNotFoundError: No module named 'no_such_module_anywhere'",
+        IMPORT + "ModuleNotFoundError: No module named 'no_such_module_anywhere'",
     ),
-    "syntax": (
-        "def\n",
-        "workload file {path} cannot be imported: SyntaxError: invalid syntax (job.py, line 1)",
-    ),
-    "exit": (
-        "import sys\nsys.exit(2)\n",
-        "workload file {path} cannot be imported: SystemExit: 2",
-    ),
-    "no WORKLOAD": (
-        HEAD,
-        "workload file {path} defines no WORKLOAD = Workload(...); "
-        "bench/examples/my_job.py shows one",
-    ),
-    "WORKLOAD of another type": (
-        "WORKLOAD = {'name': 'mine'}\n",
-        "workload file {path} defines no WORKLOAD = Workload(...); "
-        "bench/examples/my_job.py shows one",
-    ),
+    "syntax": ("def\n", IMPORT + "SyntaxError: invalid syntax (job.py, line 1)"),
+    "exit": ("import sys\nsys.exit(2)\n", IMPORT + "SystemExit: 2"),
+    "no WORKLOAD": (HEAD, NONE),
+    "WORKLOAD of another type": ("WORKLOAD = {'name': 'mine'}\n", NONE),
     "no sizes": (
         HEAD + "WORKLOAD = Workload('mine', {}, Network(None, None), None)\n",
         "workload mine in {path} has no sizes",
     ),
     "a part is missing": (
         HEAD + "WORKLOAD = Workload(name='mine', sizes={}, model=Network(None, None))\n",
-        "workload file {path} cannot be imported: TypeError: Workload.__init__() missing "
+        IMPORT + "TypeError: Workload.__init__() missing "
         "1 required positional argument: 'synthetic_batch'",
     ),
 }
@@ -154,23 +119,20 @@ def test_a_bad_file_is_refused_in_one_sentence(case: str, tmp_path: Path) -> Non
     assert str(caught.value).replace(f"({path},", "(job.py,") == message.format(path=path)
 
 
-def test_an_unknown_name_lists_the_known_ones() -> None:
-    with pytest.raises(
-        WorkloadError, match=r"^no workload 'brt'; use bert.* or the path of a \.py"
-    ):
-        load("brt")
-    with pytest.raises(WorkloadError, match=r"^no workload 'job\.yaml'; use bert"):
-        load("job.yaml")
-
-
-def test_a_missing_file_is_named() -> None:
-    with pytest.raises(WorkloadError) as caught:
-        load("nowhere/job.py")
-    assert str(caught.value) == "workload file nowhere/job.py does not exist"
+@pytest.mark.parametrize(
+    ("name", "sentence"),
+    [
+        ("brt", r"^no workload 'brt'; use bert.* or the path of a \.py"),
+        ("job.yaml", r"^no workload 'job\.yaml'; use bert"),
+        ("nowhere/job.py", r"^workload file nowhere/job\.py does not exist$"),
+    ],
+)
+def test_what_is_not_there_is_named(name: str, sentence: str) -> None:
+    with pytest.raises(WorkloadError, match=sentence):
+        load(name)
 
 
 def test_an_unknown_size_lists_the_known_ones() -> None:
-    example: Workload = load(str(EXAMPLE))
     with pytest.raises(WorkloadError) as caught:
-        example.size("huge", "cpu")
+        load(str(EXAMPLE)).size("huge", "cpu")
     assert str(caught.value) == "workload stripes has no size 'huge'; it has small, tiny"

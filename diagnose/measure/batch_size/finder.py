@@ -10,8 +10,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from diagnose.measure.batch_size.agree import Agreement
-from diagnose.measure.batch_size.estimates import list_estimates
-from diagnose.measure.batch_size.judge import explain_refusal, is_slow, judge
 from diagnose.measure.batch_size.plan import (
     AS_IT_IS,
     PATIENCE,
@@ -21,10 +19,11 @@ from diagnose.measure.batch_size.plan import (
     explain_stop,
     find_ceiling,
     guess,
+    list_estimates,
     needed_seconds,
     plan_configurations,
 )
-from diagnose.measure.batch_size.search import search
+from diagnose.measure.batch_size.search import explain_refusal, is_slow, judge, search
 from diagnose.measure.run import STAGE_SECONDS
 from diagnose.measure.session import Broken, CouldNotOpen, Session
 from diagnose.records.batch_size import BatchSizeRecord, Configuration, Probe, largest_fitting
@@ -145,11 +144,8 @@ class Finder:
 
     def _search(self, empty: Configuration, max_crops: int | None) -> Configuration:
         # A probe that is known to be taken for hung is not begun.
-        patience = replace(
-            self._patience,
-            probe_seconds=min(self._patience.probe_seconds, self._seconds),
-            longest_probe_seconds=min(self._patience.longest_probe_seconds, self._seconds),
-        )
+        usual = self._patience
+        patience = replace(usual, probe_seconds=min(usual.probe_seconds, self._seconds))
         made: list[Probe] = []
 
         def probe(batch: int) -> Probe:
@@ -188,7 +184,7 @@ class Finder:
             batch=batch,
             max_crops=max_crops,
             available=to_dict(self._available),
-            enough_seconds=self._patience.longest_probe_seconds,
+            enough_seconds=self._patience.probe_seconds,
             mixed=self._mixed,
         )
         if isinstance(answer, Broken):

@@ -8,6 +8,7 @@ import resource
 import sys
 from pathlib import Path
 
+import psutil
 import torch
 
 from diagnose.measure.machine.device import Device
@@ -25,25 +26,21 @@ def available_bytes(device: Device, sharing: int) -> Reading:
     if not device.is_cpu:
         free, _ = torch.get_device_module(device.kind).mem_get_info()
         return Reading(float(free + (device.footprint() or 0)))
-    try:
-        virtual, resident = _own_bytes()
-        free = _free_on_host()
-    except (OSError, StopIteration):
-        return Reading(None, "free memory is read from /proc, which is absent here")
-    rooms = [resident + free / sharing]
+    own = psutil.Process().memory_info()
+    rooms = [own.rss + _free_on_host() / sharing]
     limit, _ = resource.getrlimit(resource.RLIMIT_AS)
     if limit != resource.RLIM_INFINITY:
-        rooms.append(resident + limit - virtual)
+        rooms.append(own.rss + limit - own.vms)
     return Reading(float(min(rooms)))
 
 
 def guard(device: Device, available: float | None) -> None:
     """Let an allocation fail before the system kills somebody. Accelerators do so by themselves."""
-    if not device.is_cpu or available is None:
+    if not device.is_cpu or available is None or sys.platform != "linux":
         return
-    virtual, resident = _own_bytes()
+    own = psutil.Process().memory_info()
     soft, hard = resource.getrlimit(resource.RLIMIT_AS)
-    wanted = int(virtual - resident + GUARD_SHARE * available)
+    wanted = int(own.vms - own.rss + GUARD_SHARE * available)
     if soft == resource.RLIM_INFINITY or wanted < soft:
         resource.setrlimit(resource.RLIMIT_AS, (wanted, hard))
 
@@ -70,10 +67,7 @@ def held_bytes(device: Device) -> int:
     """What this process holds now, to see whether a failed probe gave everything back."""
     if not device.is_cpu:
         return device.footprint() or 0
-    try:
-        return _own_bytes()[1]
-    except OSError:
-        return 0
+    return int(psutil.Process().memory_info().rss)
 
 
 def swapped_bytes(device: Device) -> int:
@@ -88,16 +82,8 @@ def swapped_bytes(device: Device) -> int:
     return int(line.split()[1]) * 1024
 
 
-def _own_bytes() -> tuple[int, int]:
-    """Virtual and resident size of this process."""
-    virtual, resident, *_ = Path("/proc/self/statm").read_text().split()
-    return int(virtual) * resource.getpagesize(), int(resident) * resource.getpagesize()
-
-
 def _free_on_host() -> float:
-    lines = Path("/proc/meminfo").read_text().splitlines()
-    line = next(each for each in lines if each.startswith("MemAvailable"))
-    free = int(line.split()[1]) * 1024.0
+    free = float(psutil.virtual_memory().available)
     try:
         limit = (_CGROUP / "memory.max").read_text().strip()
         used = int((_CGROUP / "memory.current").read_text())

@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
 
-from diagnose.measure.batch_size.judge import MOST_SHARE
-from diagnose.measure.batch_size.search import LARGEST_BATCH
+from diagnose.measure.batch_size.search import LARGEST_BATCH, MOST_SHARE
 from diagnose.measure.session import Refused
 from diagnose.records.batch_size import (
     Estimate,
@@ -22,9 +21,6 @@ from diagnose.records.stats import FEWEST_FOR_INTERVAL
 STEPS_PER_PROBE = 5
 # Below this growth a search that time cuts short is near enough to its end.
 LEAST_GROWTH = 1.25
-# A job that is slow even with one sample, as one that writes answers on a CPU, has so high a cost
-# per step that a probe of some more samples takes hardly longer; so it may take this many times.
-MOST_TIMES_FIRST = 4
 # The sweep's steps may be a little slower than the fastest that a probe saw.
 SWEEP_SLACK = 1.25
 # Two points at neighbouring batches say little about the slope.
@@ -33,13 +29,39 @@ AS_IT_IS = "as it is"
 # The tiles of a 4:3 picture change at these caps only.
 MAX_CROPS = (1, 2, 4, 6, 8, 12, 13)
 
+# Rules of thumb, from field reports about evaluating language and vision models. They are only a
+# first guess: the report holds them against what was found.
+GB = 1e9
+BILLION = 1e9
+
+# Memory from which a row holds, and the batch sizes that it recommends.
+BY_MEMORY: Sequence[tuple[float, int, int]] = (
+    (16 * GB, 8, 16),
+    (12 * GB, 4, 8),
+    (8 * GB, 2, 4),
+    (0.0, 1, 2),
+)
+# Parameters up to which a row holds.
+BY_PARAMETERS: Sequence[tuple[float, int, int]] = (
+    (1 * BILLION, 8, 16),
+    (7 * BILLION, 4, 8),
+    (13 * BILLION, 2, 4),
+    (float("inf"), 1, 2),
+)
+# max_crops up to which the base batch is taken times this factor.
+BY_MAX_CROPS: Sequence[tuple[float, float]] = (
+    (4, 1.0),
+    (8, 0.75),
+    (12, 0.5),
+    (float("inf"), 0.4),
+)
+
 
 @dataclass(frozen=True)
 class Patience:
     """How long a search may take where memory is ample for the speed of the device."""
 
-    probe_seconds: float  # a longer one is usually not worth its answer
-    longest_probe_seconds: float  # not even for a job that is slow with one sample
+    probe_seconds: float  # a longer one is not worth its answer
     search_seconds: float = inf  # of all probes together, while none of them has failed
     sweep_seconds: float = 1.0  # of the timed slots of all batch sizes together
     loader_seconds: float = 1.0  # of the loader's slots, with half as much before to warm up
@@ -48,9 +70,9 @@ class Patience:
 # Quick: search, confirmation, sweep and loader of one configuration take less than a minute on
 # two CPU cores. Smoke: its search is as exact as any, however busy the machine is.
 PATIENCE: Mapping[str, Patience] = {
-    "smoke": Patience(2, 5),
-    "quick": Patience(2, 5, search_seconds=20, sweep_seconds=9, loader_seconds=5),
-    "full": Patience(60, 240, sweep_seconds=240, loader_seconds=240),
+    "smoke": Patience(5),
+    "quick": Patience(5, search_seconds=20, sweep_seconds=9, loader_seconds=5),
+    "full": Patience(120, sweep_seconds=240, loader_seconds=240),
 }
 
 
@@ -89,6 +111,37 @@ def plan_configurations(workload: str, settings: Mapping[str, object], wanted: W
     return [f"max_crops {cap}" for cap in caps]
 
 
+def list_estimates(
+    memory_bytes: float | None, parameters: int, base: int | None, max_crops: int | None
+) -> tuple[Estimate, ...]:
+    """What each rule says, and first where to begin.
+
+    That is the user's own base batch, who knows the job, else the smaller of the tables' rows;
+    either with fewer samples where each has many tiles.
+    """
+    rules = []
+    if memory_bytes is not None:
+        _, low, high = next(row for row in BY_MEMORY if memory_bytes >= row[0])
+        rules.append(Estimate(f"{memory_bytes / GB:.3g} GB of memory", low, high))
+    _, low, high = next(row for row in BY_PARAMETERS if parameters < row[0])
+    rules.append(Estimate(f"{parameters / BILLION:.3g} billion parameters", low, high))
+    rules.sort(key=lambda rule: rule.high)
+    begin = rules[0] if base is None else Estimate(f"base batch {base}", base, base)
+    if max_crops is not None:
+        begin = _scale(begin, max_crops)
+    return (begin, *(rule for rule in rules if rule != begin))
+
+
+def _scale(rule: Estimate, max_crops: int) -> Estimate:
+    factor = crops_factor(max_crops)
+    low, high = (max(1, int(batch * factor)) for batch in (rule.low, rule.high))
+    return Estimate(f"{rule.source} at max_crops {max_crops}", low, high)
+
+
+def crops_factor(max_crops: int) -> float:
+    return next(factor for most, factor in BY_MAX_CROPS if max_crops <= most)
+
+
 def guess(probes: Sequence[Probe], estimates: Sequence[Estimate]) -> int | None:
     """Where the memory line meets the limit; while it is uncertain, the rules may say more."""
     fitting = [probe for probe in probes if probe.fits]
@@ -104,49 +157,7 @@ def guess(probes: Sequence[Probe], estimates: Sequence[Estimate]) -> int | None:
 
 
 def find_ceiling(probes: Sequence[Probe], patience: Patience) -> int:
-    """The largest batch that is worth trying."""
-    if is_out_of_time(probes, patience):
-        return largest_fitting(probes)
-    most = most_in_time(probes, worth_seconds(probes, patience))
-    # One probe alone may have been disturbed, so a second one has its say before time has.
-    return max(most, 2) if len(probes) == 1 else most
-
-
-def worth_seconds(probes: Sequence[Probe], patience: Patience) -> float:
-    """How long a probe may take: as usual, or a few times what one sample takes.
-
-    The fastest step of all says that best: more samples never take less time than one, and a
-    neighbour that disturbed the first probe did not disturb every other one.
-    """
-    fastest = min(_fastest_steps(probes).values(), default=0.0)
-    few = MOST_TIMES_FIRST * STEPS_PER_PROBE * fastest
-    return min(max(patience.probe_seconds, few), patience.longest_probe_seconds)
-
-
-def is_out_of_time(probes: Sequence[Probe], patience: Patience) -> bool:
-    """Whether one more probe would make the search too long.
-
-    Once a batch has failed the answer is near, and no time is too long for being exact. The
-    probes' own seconds count, because all ranks have the same of them.
-    """
-    fastest = _fastest_steps(probes)
-    if not fastest or smallest_failing(probes) is not None:
-        return False
-    coming = STEPS_PER_PROBE * fastest[max(fastest)]
-    return sum(probe.seconds for probe in probes) + coming > patience.search_seconds
-
-
-def _fastest_steps(probes: Sequence[Probe]) -> dict[int, float]:
-    """By batch, in seconds; of those that fit."""
-    found: dict[int, float] = {}
-    for probe in probes:
-        if probe.fits and probe.step_seconds:
-            found[probe.batch] = min(found.get(probe.batch, inf), *probe.step_seconds)
-    return found
-
-
-def most_in_time(probes: Sequence[Probe], seconds: float) -> int:
-    """The largest batch whose probe should end in time, at the best pace that was seen.
+    """The largest batch whose probe should end in time, at the best rate that was seen.
 
     A fixed cost per step makes small batches seem slow, so this grows with what was tried; and
     one disturbed probe does not end the search.
@@ -156,10 +167,34 @@ def most_in_time(probes: Sequence[Probe], seconds: float) -> int:
         return LARGEST_BATCH
     largest = max(fastest)
     per_sample = STEPS_PER_PROBE * min(step / batch for batch, step in fastest.items())
-    most = int(min(LARGEST_BATCH, seconds / max(per_sample, 1e-12)))
+    most = int(min(LARGEST_BATCH, allowed_seconds(probes, patience) / max(per_sample, 1e-12)))
     failing = smallest_failing(probes)
     reaches = failing is not None and most >= failing - 1
-    return most if reaches or most >= LEAST_GROWTH * largest else largest
+    if not reaches and most < LEAST_GROWTH * largest:
+        most = largest
+    # One probe alone may have been disturbed, so a second one has its say before time has.
+    return max(most, 2) if len(probes) == 1 else most
+
+
+def allowed_seconds(probes: Sequence[Probe], patience: Patience) -> float:
+    """How long one more probe may take: never longer than what is left of the search.
+
+    Once a batch has failed the answer is near, and no search is too long for being exact. The
+    probes' own seconds count, because all ranks have the same of them.
+    """
+    if smallest_failing(probes) is not None:
+        return patience.probe_seconds
+    left = patience.search_seconds - sum(probe.seconds for probe in probes)
+    return min(patience.probe_seconds, max(left, 0.0))
+
+
+def _fastest_steps(probes: Sequence[Probe]) -> dict[int, float]:
+    """By batch, in seconds; of those that fit."""
+    found: dict[int, float] = {}
+    for probe in probes:
+        if probe.fits and probe.step_seconds:
+            found[probe.batch] = min(found.get(probe.batch, inf), *probe.step_seconds)
+    return found
 
 
 def choose_confirmation(probes: Sequence[Probe]) -> int | None:
@@ -190,14 +225,14 @@ def explain_stop(
     if attempts is not None and searched >= attempts:
         return f"--max-attempts {attempts} was reached"
     made = probes[:searched]
-    if is_out_of_time(made, patience):
-        return (
-            "a larger batch was not tried: the search would take over "
-            f"{patience.search_seconds:.3g} s; --full takes longer"
-        )
-    seconds = worth_seconds(made, patience)
-    if failing is None or most_in_time(made, seconds) <= largest:
-        return f"a larger batch was not tried: its probe would take over {seconds:.3g} s"
+    if failing is None or find_ceiling(made, patience) <= largest:
+        if allowed_seconds(made, patience) < patience.probe_seconds:
+            limit = (
+                f"the search would take over {patience.search_seconds:.3g} s; --full takes longer"
+            )
+        else:
+            limit = f"its probe would take over {patience.probe_seconds:.3g} s"
+        return f"a larger batch was not tried: {limit}"
     return "a fresh process could not confirm a larger batch that had fitted before"
 
 

@@ -1,6 +1,6 @@
 """What does one probe do? A real forward pass and real steps of one batch size.
 
-One step alone would not tell: the optimiser's state appears with the first training step, and
+One step alone says too little: the optimiser's state appears with the first training step, and
 only the second has activations, gradients and state in memory at once. A job that writes answers
 does not train: its steps are whole answers, whose cache grows beyond what a forward pass needs.
 """
@@ -14,7 +14,7 @@ from typing import Literal
 
 import torch
 
-from diagnose.measure.batch_size.inputs import hardest_batch, weights_dtype
+from diagnose.measure.batch_size.answers import hardest_batch, weights_dtype
 from diagnose.measure.batch_size.memory import (
     available_bytes,
     guard,
@@ -23,25 +23,17 @@ from diagnose.measure.batch_size.memory import (
     release,
     swapped_bytes,
 )
-from diagnose.measure.clock import Progress
+from diagnose.measure.clock import Progress, nothing
 from diagnose.measure.machine.out_of_memory import is_out_of_memory
 from diagnose.measure.stage import measure_plan
-from diagnose.measure.stages.batches import open_batches
-from diagnose.measure.stages.plan import (
-    NO_ARITHMETIC,
-    NOT_COUNTED,
-    Context,
-    Plan,
-    SkipStage,
-    Variant,
-)
-from diagnose.measure.stages.real_data import feeding_config
-from diagnose.measure.stages.steps import TrainingStep, full_precision, to_device
+from diagnose.measure.stages.batches import feeding_config, loading_variant, open_batches
+from diagnose.measure.stages.plan import NOT_COUNTED, Context, Plan, SkipStage, Variant
+from diagnose.measure.stages.steps import InferenceStep, TrainingStep, to_device
 from diagnose.measure.words import one_sentence
 from diagnose.records.batch_size import Probe
 from diagnose.records.header import Reading
 from diagnose.records.run import StageResult
-from diagnose.workload import Batch, Decoding, Generation
+from diagnose.workload import Batch, Decoding
 
 TIMED_STEPS = 3
 # Workspaces of the libraries and stacks of their threads; a tensor of a failed step is larger.
@@ -50,16 +42,41 @@ LEAK_TOLERANCE_BYTES = 64 * 2**20
 Task = Literal["training step", "inference", "generation"]
 
 
+class HeldBatch:
+    """One batch, made when it is first needed."""
+
+    def __init__(self, make: Callable[[], Batch]) -> None:
+        self._make = make
+        self._batches: list[Batch] = []
+
+    def get(self) -> Batch:
+        if not self._batches:
+            self._batches.append(self._make())
+        return self._batches[0]
+
+    def forget(self) -> None:
+        self._batches.clear()
+
+
 @dataclass(frozen=True)
 class SizedStep:
-    """One step of one batch size: what it is, what makes it ready, and what it is computed in."""
+    """One step of one batch size: what it is, and what it is computed in."""
 
     task: Task
     run: Callable[[], object]
-    prepare: Callable[[], object]
-    forget: Callable[[], object]  # drop the batch, so that it is not counted with the next size
-    check: Callable[[], object]
     dtype: str
+    batch: HeldBatch
+    ready: Callable[[], object] = nothing  # put the model into the right mode
+    check: Callable[[], object] = nothing
+
+    def prepare(self) -> None:
+        self.batch.get()
+        self.ready()
+
+    def end_slot(self) -> None:
+        """Drop the batch too, so that it is not counted with the next size."""
+        self.check()
+        self.batch.forget()
 
 
 def sized(context: Context, batch: int, max_crops: int | None) -> Context:
@@ -75,59 +92,39 @@ def sized(context: Context, batch: int, max_crops: int | None) -> Context:
 
 def open_step(context: Context, *, mixed: bool) -> SizedStep:
     """The job's own step: writing answers, else training if there is something to train."""
-    generation = context.workload.generation
-    if generation is not None:
-        return _open_generation(context, generation, context.size.shape["new_tokens"])
-    held: list[Batch] = []
-
-    def prepare() -> None:
-        if not held:
-            held.append(context.workload.synthetic_batch(context.size, context.device.torch))
-
-    network = context.workload.model
+    if context.workload.generation is not None:
+        return _open_generation(context, context.size.shape["new_tokens"])
     try:
-        context.optimizer(network)
+        context.optimizer(context.workload.model)
     except SkipStage:
-        forward = _open_forward(context, held)
-        dtype = full_precision(context.device)
-        return SizedStep("inference", forward, prepare, held.clear, lambda: None, dtype)
-    step = TrainingStep(context, network, lambda: held[0], mixed=mixed)
-
-    def prepare_training() -> None:
-        prepare()
-        step.prepare()
-
-    return SizedStep("training step", step, prepare_training, held.clear, step.check, step.dtype)
+        return _open_forward(context)
+    batch = _hold_synthetic(context)
+    step = TrainingStep(context, context.workload.model, batch.get, mixed=mixed)
+    return SizedStep("training step", step, step.dtype, batch, step.prepare, step.check)
 
 
-def _open_generation(context: Context, generation: Generation, new_tokens: int) -> SizedStep:
+def _open_forward(context: Context) -> SizedStep:
+    batch = _hold_synthetic(context)
+    step = InferenceStep(context, context.workload.model, batch.get)
+    return SizedStep("inference", step, step.dtype, batch, step.prepare)
+
+
+def _hold_synthetic(context: Context) -> HeldBatch:
+    return HeldBatch(lambda: context.workload.synthetic_batch(context.size, context.device.torch))
+
+
+def _open_generation(context: Context, new_tokens: int) -> SizedStep:
     """Answers of the full length to the hardest question: no mix of others needs more memory."""
+    generation = context.workload.generation
+    assert generation is not None
     generator = generation.wrap(context.model(context.workload.model), context.size)
     decoding = Decoding(new_tokens, natural_stop=False)
-    held: list[Batch] = []
-
-    def prepare() -> None:
-        if not held:
-            held.append(to_device(hardest_batch(context, generator), context.device.torch))
+    batch = HeldBatch(lambda: to_device(hardest_batch(context, generator), context.device.torch))
 
     def run() -> None:
-        generator.generate(held[0], decoding)
+        generator.generate(batch.get(), decoding)
 
-    dtype = weights_dtype(generator, context.device)
-    return SizedStep("generation", run, prepare, held.clear, lambda: None, dtype)
-
-
-def _open_forward(context: Context, held: list[Batch]) -> Callable[[], None]:
-    network = context.workload.model
-    model = context.model(network)
-    forward = network.forward or network.loss
-
-    def run() -> None:
-        model.eval()
-        with torch.no_grad():
-            forward(model, held[0])
-
-    return run
+    return SizedStep("generation", run, weights_dtype(generator, context.device), batch)
 
 
 def probe_batch(
@@ -188,15 +185,11 @@ def _run_steps(
 
 
 def _run_forward(context: Context) -> None:
-    generation = context.workload.generation
-    if generation is not None:
-        # The first token of an answer is the forward pass over its question.
-        step = _open_generation(context, generation, new_tokens=1)
-        step.prepare()
-        step.run()
-        return
-    held = [context.workload.synthetic_batch(context.size, context.device.torch)]
-    _open_forward(context, held)()
+    # The first token of an answer is the forward pass over its question.
+    writes = context.workload.generation is not None
+    step = _open_generation(context, new_tokens=1) if writes else _open_forward(context)
+    step.prepare()
+    step.run()
 
 
 def read_available(context: Context, sharing: int) -> Reading:
@@ -220,11 +213,6 @@ def measure_sweep(
     variants = []
     for context in contexts:
         step = open_step(context, mixed=mixed)
-
-        def after_slot(step: SizedStep = step) -> None:
-            step.check()
-            step.forget()
-
         variants.append(
             Variant(
                 name=f"batch {context.size.batch_size}",
@@ -233,7 +221,7 @@ def measure_sweep(
                 samples_per_step=context.size.batch_size,
                 flops_per_step=NOT_COUNTED,
                 before_slot=step.prepare,
-                after_slot=after_slot,
+                after_slot=step.end_slot,
             )
         )
     effort = replace(contexts[0].effort, limit_seconds=limit_seconds)
@@ -258,17 +246,8 @@ def measure_loader(context: Context, limit_seconds: float, progress: Progress) -
     try:
         config = feeding_config(context)
         with open_batches(context, config) as source:
-            variant = Variant(
-                name=config.name,
-                step=source.next,
-                settings=context.settings("as stored", **config.settings),
-                samples_per_step=context.size.batch_size,
-                flops_per_step=NO_ARITHMETIC,
-                before_slot=source.drain,
-                after_slot=source.settle,
-            )
             return measure_plan(
-                Plan([variant]),
+                Plan([loading_variant(context, config, source)]),
                 replace(context, effort=effort),
                 key="loader",
                 title=title,

@@ -15,9 +15,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from diagnose.measure.batch_size.estimates import list_estimates
 from diagnose.measure.batch_size.memory import release
-from diagnose.measure.batch_size.plan import MAX_CROPS, Wanted, plan_configurations
+from diagnose.measure.batch_size.plan import MAX_CROPS, Wanted, list_estimates, plan_configurations
 from diagnose.measure.evaluation.answering import answer_questions
 from diagnose.measure.evaluation.fallback import Fitting
 from diagnose.measure.evaluation.opening import Evaluation, in_one_line, open_evaluation

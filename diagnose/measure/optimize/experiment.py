@@ -7,34 +7,29 @@ is none.
 
 from __future__ import annotations
 
-import inspect
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, Literal
 
 import torch
 
-from diagnose.measure.clock import Effort, Progress, StoppingRule, Timed, measure
-from diagnose.measure.jobs import ROOT
-from diagnose.measure.lines.launches import map_launches
+from diagnose.measure.clock import Effort, Progress, StoppingRule, Timed, Track, measure
 from diagnose.measure.machine.device import Device
-from diagnose.measure.optimize.equality import compare_outcomes
+from diagnose.measure.optimize.equality import compare_outcomes, refutes
 from diagnose.measure.stage import ENERGY_PERIODS_PER_SLOT
 from diagnose.measure.stages.plan import Context
-from diagnose.measure.stages.steps import TrainingStep
-from diagnose.records.experiments import Comparison, Equality, LaunchMap
+from diagnose.records.experiments import Comparison, Equality
 from diagnose.records.header import Reading, Setting
-from diagnose.records.run import Measurement, Timing
+from diagnose.records.run import Measurement
 from diagnose.records.stats import (
     FEWEST_FOR_INTERVAL,
     FEWEST_FOR_ROBUST_INTERVAL,
     SMALLEST_MARGIN,
     log_ratio_interval,
 )
-from diagnose.workload import Lab, OpenTrial, Optimization, Side, Trial
+from diagnose.workload import Lab, Ladder, Optimization, Side, Trial
 
 Form = Literal["after", "as published"]
 
@@ -92,42 +87,6 @@ def lab_of(context: Context) -> Lab:
     return Lab(context.device.torch, context.size, context.seed, context.data)
 
 
-def map_training_step(context: Context, form: str, open_trial: OpenTrial) -> LaunchMap:
-    """The launch map of a whole training step in one of its forms."""
-    with open_trial(lab_of(context)) as trial:
-        return map_launches(
-            trial.step,
-            context.device,
-            roots=source_roots(context),
-            form=form,
-            settings={
-                "batch_size": context.size.batch_size,
-                "sequence_length": context.size.sequence_length,
-            },
-        )
-
-
-def own_training_step(context: Context) -> OpenTrial:
-    """The training step of a workload that names no forms of its own."""
-
-    @contextmanager
-    def trial(lab: Lab) -> Iterator[Trial]:
-        network = context.workload.model
-        batch = context.workload.synthetic_batch(lab.size, lab.device)
-        step = TrainingStep(context, network, lambda: batch)
-        step.prepare()
-        yield Trial(step, lab.size.batch_size)
-
-    return trial
-
-
-def source_roots(context: Context) -> list[Path]:
-    """Where the job's own code lies: its lines are named, those of libraries are not."""
-    suite = ROOT / "bench"
-    file = Path(inspect.getfile(inspect.unwrap(context.workload.model.loss))).resolve()
-    return [suite if suite in file.parents else file.parent]
-
-
 def run_experiments(optimization: Optimization, bench: Bench) -> Iterator[Comparison]:
     """One comparison per form and scope, each handed over as soon as it is known."""
     obstacle = optimization.obstacle(bench.lab)
@@ -153,7 +112,8 @@ def run_experiments(optimization: Optimization, bench: Bench) -> Iterator[Compar
         if obstacle:
             yield replace(blank, status="skipped", reason=obstacle)
         else:
-            yield from _compare(optimization, side, replace_lab(bench, side), blank)
+            lab = replace(bench.lab, condition=side.condition)
+            yield from _compare(optimization, side, replace(bench, lab=lab), blank)
 
 
 def _finite_curves(
@@ -166,17 +126,13 @@ def _finite_curves(
     return kept, tuple(f"the loss of {name} is not finite" for name in lost)
 
 
-def replace_lab(bench: Bench, side: Side) -> Bench:
-    return replace(bench, lab=replace(bench.lab, condition=side.condition))
-
-
 def _compare(
     optimization: Optimization, side: Side, bench: Bench, blank: Comparison
 ) -> Iterator[Comparison]:
     equality = prove(optimization, side, bench.lab)
     proven = replace(blank, equality=equality)
-    if equality.claim == "equal" and not all(check.equal for check in equality.checks):
-        yield proven  # nothing is timed: a faster way to another result is not faster
+    if refutes(equality):
+        yield proven
         return
     for scope in side.trials:
         yield time_scope(optimization.before, side, scope, bench, replace(proven, scope=scope))
@@ -217,32 +173,85 @@ def time_scope(before: Side, side: Side, scope: str, bench: Bench, blank: Compar
             if not _unchanged(trial, mark):
                 reason = f"the side '{name}' changed its parameters while it was timed"
                 return replace(blank, status="invalid", reason=reason)
-    texts = {"scope": scope, "data": bench.lab.condition}
-    made = [
-        _measurement(name, trial, timing, peak, bench, texts)
-        for name, trial, timing, peak in zip(
-            ("before", "control", "after"),
-            (first, first, last),
-            [track.timing() for track in tracks],
-            (peaks[0], peaks[0], peaks[1]),
-            strict=True,
-        )
-    ]
+    settings = {
+        "sequence_length": bench.lab.size.sequence_length,
+        "scope": scope,
+        "data": bench.lab.condition,
+    }
+    made = record_sides(
+        tracks,
+        [trial.samples_per_step for trial in (first, first, last)],
+        [peaks[0], peaks[0], peaks[1]],
+        settings,
+        "the step ran on the CPU, which has no NVML" if bench.device.is_cpu else "",
+    )
     return replace(blank, before=made[0], control=made[1], after=made[2])
+
+
+def measure_ladder_step(ladder: Ladder, keys: Sequence[str], bench: Bench) -> Comparison:
+    """What the changes bring together: {base, base again, base with all these changes}."""
+    settings = dict(ladder.base)
+    for key in keys:
+        settings.update(ladder.patches[key])
+    # The results were compared before, change by change.
+    before, after = (
+        Side(text, lambda lab: {}, {ladder.scope: ladder.open(chosen)})
+        for text, chosen in (("as it was", ladder.base), (f"with {', '.join(keys)}", settings))
+    )
+    blank = Comparison(
+        key=keys[-1],
+        title=" + ".join(keys),
+        form="after",
+        scope=ladder.scope,
+        before_text=before.text,
+        after_text=after.text,
+        status="done",
+        facts={"added": keys[-1]},
+    )
+    return time_scope(before, after, ladder.scope, bench, blank)
+
+
+def record_sides(
+    tracks: Sequence[Track],
+    samples: Sequence[int],
+    peaks: Sequence[Reading],
+    settings: Mapping[str, Setting],
+    gpus_reason: str,
+) -> list[Measurement]:
+    """Of {before, control, after}, or with more than one "after" in the same blocks."""
+    names = ["before", "control", *["after"] * (len(tracks) - 2)]
+    return [
+        Measurement(
+            name=name,
+            role="result" if name == "after" else "reference",
+            settings={"batch_size": count, **settings},
+            # Slots are all that a comparison is made of.
+            timing=replace(
+                track.timing(), step_seconds=(), step_clock="none", step_clock_reason=SLOTS_ONLY
+            ),
+            samples_per_step=count,
+            flops_per_step=NOT_COUNTED,
+            bytes_per_step=NOT_COUNTED,
+            peak_bytes=peak,
+            gpus_reason=gpus_reason,
+        )
+        for name, track, count, peak in zip(names, tracks, samples, peaks, strict=True)
+    ]
 
 
 def wide_enough_rule(most_blocks: int = MOST_BLOCKS) -> StoppingRule:
     """Stop on the width of the interval, never on significance: that would find what is not."""
 
     def missing(steps: Sequence[Sequence[float]]) -> Sequence[str]:
-        before, control, after = steps
+        before, control, *afters = steps
         if len(before) < FEWEST_BLOCKS:
-            reason = f"only {len(before)} of {FEWEST_BLOCKS} blocks"
-        elif len(before) >= most_blocks:
-            reason = ""
-        else:
-            reason = _too_wide(before, control, after)
-        return [reason] * len(steps)
+            return [f"only {len(before)} of {FEWEST_BLOCKS} blocks"] * len(steps)
+        if len(before) >= most_blocks:
+            return [""] * len(steps)
+        reasons = [_too_wide(before, control, after) for after in afters]
+        # What all are compared with goes on until the last of them is decided.
+        common = next(filter(None, reasons), "")
+        return [common, common, *reasons]
 
     return missing
 
@@ -286,30 +295,3 @@ def _unchanged(trial: Trial, mark: Sequence[torch.Tensor]) -> bool:
     if trial.parameters is None:
         return True
     return all(torch.equal(a, b) for a, b in zip(trial.parameters(), mark, strict=True))
-
-
-def _measurement(
-    name: str,
-    trial: Trial,
-    timing: Timing,
-    peak: Reading,
-    bench: Bench,
-    settings: Mapping[str, Setting],
-) -> Measurement:
-    size = bench.lab.size
-    return Measurement(
-        name=name,
-        role="result" if name == "after" else "reference",
-        settings={
-            "batch_size": trial.samples_per_step,
-            "sequence_length": size.sequence_length,
-            **settings,
-        },
-        # Slots are all that a comparison is made of.
-        timing=replace(timing, step_seconds=(), step_clock="none", step_clock_reason=SLOTS_ONLY),
-        samples_per_step=trial.samples_per_step,
-        flops_per_step=NOT_COUNTED,
-        bytes_per_step=NOT_COUNTED,
-        peak_bytes=peak,
-        gpus_reason="the step ran on the CPU, which has no NVML" if bench.device.is_cpu else "",
-    )

@@ -13,7 +13,7 @@ from diagnose.records.header import Setting
 
 @dataclass(frozen=True)
 class Stage:
-    """A rung of the ladder. Its module offers `plan(context)`."""
+    """One step of the diagnosis. Its module offers `plan(context)`."""
 
     key: str
     title: str

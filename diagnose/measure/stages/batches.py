@@ -6,15 +6,16 @@ import itertools
 import os
 import shutil
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch.utils.data import DataLoader, IterableDataset, Sampler, default_collate
 
-from diagnose.measure.stages.plan import Context, SkipStage
+from diagnose.measure.stages.plan import NO_ARITHMETIC, Context, SkipStage, Variant
+from diagnose.measure.stages.steps import to_device
 from diagnose.records.header import Setting
 from diagnose.workload import Batch
 
@@ -24,6 +25,9 @@ WORKER_TIMEOUT_SECONDS = 60
 LONGEST_REFILL_SECONDS = 1.0
 # What a job starts with before anything was measured.
 USUAL_WORKERS = 2
+# Enough that no batch is special, few enough to fit beside the model.
+RESIDENT_BATCHES = 8
+MOST_RESIDENT_BYTES = 256 * 2**20
 
 
 @dataclass(frozen=True)
@@ -45,12 +49,8 @@ class LoaderConfig:
 
     @property
     def name(self) -> str:
-        return f"{self.workers} workers, {self.storage}{self._pinning}"
-
-    @property
-    def _pinning(self) -> str:
         """On the CPU nothing is pinned and nothing needs to be said."""
-        return ", pinned" if self.pin_memory else ""
+        return f"{self.workers} workers, {self.storage}{', pinned' if self.pin_memory else ''}"
 
     @property
     def batches_in_flight(self) -> int:
@@ -162,12 +162,45 @@ def tensor_bytes(batch: Batch) -> int:
     return 0
 
 
-def fastest_config(context: Context) -> LoaderConfig:
-    """The loader stage's best, or a usual one if that stage has no answer."""
+def feeding_config(context: Context, loaders: int = 1) -> LoaderConfig:
+    """The loader stage's best, or a usual one if that stage has no answer.
+
+    Where /dev/shm is too small for so many such loaders, loading in the training process itself.
+    """
+    storage, *_ = require_dataset(context)
+    config = LoaderConfig(USUAL_WORKERS, storage, pin_memory=not context.device.is_cpu)
     best = context.hints.loader
-    if best is None:
-        storage = require_dataset(context)[0]
-        return LoaderConfig(USUAL_WORKERS, storage, not context.device.is_cpu)
-    workers = best["workers"]
-    assert isinstance(workers, int)
-    return LoaderConfig(workers, str(best["storage"]), bool(best["pin_memory"]))
+    if best is not None:
+        workers = best["workers"]
+        assert isinstance(workers, int)
+        config = LoaderConfig(workers, str(best["storage"]), bool(best["pin_memory"]))
+    wanted = loaders * needed_bytes(config, batch_bytes(context, config.storage))
+    if config.workers and shared_memory_shortage(wanted):
+        return replace(config, workers=0)
+    return config
+
+
+def loading_variant(context: Context, config: LoaderConfig, source: BatchSource) -> Variant:
+    """Batches are loaded and dropped."""
+    return Variant(
+        name=config.name,
+        step=source.next,
+        settings=context.settings("as stored", **config.settings),
+        samples_per_step=context.size.batch_size,
+        flops_per_step=NO_ARITHMETIC,
+        before_slot=source.drain,
+        after_slot=source.settle,
+    )
+
+
+def keep_resident(context: Context, source: BatchSource) -> Callable[[], Batch]:
+    """Real batches that are already on the device, over and over: the yardstick for loading.
+
+    A synthetic batch would not do: what is in a batch (padding, labels) changes a step's cost.
+    """
+    batches: list[Batch] = []
+    held = 0
+    while len(batches) < RESIDENT_BATCHES and (not batches or held < MOST_RESIDENT_BYTES):
+        batches.append(to_device(source.next(), context.device.torch))
+        held += tensor_bytes(batches[-1])
+    return itertools.cycle(batches).__next__

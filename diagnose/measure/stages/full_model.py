@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
-from diagnose.measure.stages.batches import open_batches
+from diagnose.measure.stages.batches import feeding_config, open_batches
 from diagnose.measure.stages.plan import Context, Plan, SkipStage
-from diagnose.measure.stages.real_data import fed_variant, feeding_config, usual_precision
+from diagnose.measure.stages.real_data import fed_variant, usual_precision
 
 
 @contextmanager

@@ -6,15 +6,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from diagnose.measure.stages.plan import Context, Plan, Variant
-from diagnose.measure.stages.steps import InferenceStep, full_precision
+from diagnose.measure.stages.steps import InferenceStep
 
 
 def inference_variant(context: Context) -> Variant:
-    step = InferenceStep(context)
+    batch = context.workload.synthetic_batch(context.size, context.device.torch)
+    step = InferenceStep(context, context.backbone, lambda: batch)
     return Variant(
         name="inference",
         step=step,
-        settings=context.settings(full_precision(context.device)),
+        settings=context.settings(step.dtype),
         samples_per_step=context.size.batch_size,
         before_slot=step.prepare,
     )

@@ -6,15 +6,15 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
 from diagnose.measure.stages.batches import (
-    BatchSource,
     LoaderConfig,
     batch_bytes,
+    loading_variant,
     needed_bytes,
     open_batches,
     require_dataset,
     shared_memory_shortage,
 )
-from diagnose.measure.stages.plan import NO_ARITHMETIC, Context, Plan, Variant
+from diagnose.measure.stages.plan import Context, Plan
 
 # 0 is loading in the training process itself; 2, 4 and 8 are what people try.
 WORKERS = (0, 2, 4, 8)
@@ -37,7 +37,7 @@ def plan(context: Context) -> Iterator[Plan]:
                 continue
             claimed = wanted
             source = opened.enter_context(open_batches(context, config))
-            variants.append(_variant(context, config, source))
+            variants.append(loading_variant(context, config, source))
         yield Plan(variants, notes)
 
 
@@ -48,15 +48,3 @@ def _configs(context: Context) -> list[LoaderConfig]:
     if pin:  # one without, to see what pinning is worth
         configs.append(LoaderConfig(WORKERS[1], storages[0], pin_memory=False))
     return configs
-
-
-def _variant(context: Context, config: LoaderConfig, source: BatchSource) -> Variant:
-    return Variant(
-        name=config.name,
-        step=source.next,
-        settings=context.settings("as stored", **config.settings),
-        samples_per_step=context.size.batch_size,
-        flops_per_step=NO_ARITHMETIC,
-        before_slot=source.drain,
-        after_slot=source.settle,
-    )

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
 
-from diagnose.measure.clock import Effort
+from diagnose.measure.clock import Effort, Timed
 from diagnose.measure.machine.device import Device
 from diagnose.measure.stages import Hints
-from diagnose.records.header import Reading, Setting
+from diagnose.records.header import DataFacts, Reading, Setting, WorkloadFacts
 from diagnose.workload import Network, Size, Workload
 
 
@@ -24,28 +24,20 @@ class InvalidStage(Exception):
     """What was measured is worthless; the message says why."""
 
 
-def _nothing() -> None:
-    pass
-
-
 NO_ARITHMETIC = Reading(None, "this step does no arithmetic on the device")
 NOT_COUNTED = Reading(None, "not counted for this step")
 
 
-@dataclass(frozen=True)
-class Variant:
+@dataclass(frozen=True, kw_only=True)
+class Variant(Timed):
     """One thing to time, with what is known about a step of it."""
 
-    name: str
-    step: Callable[[], object]
     settings: Mapping[str, Setting]
     role: Literal["result", "reference"] = "result"
     samples_per_step: int | None = None
     # None: count the FLOPs of one step by watching its operators.
     flops_per_step: Reading | None = None
     bytes_per_step: Reading = NOT_COUNTED
-    before_slot: Callable[[], object] = _nothing
-    after_slot: Callable[[], object] = _nothing
 
 
 @dataclass(frozen=True)
@@ -95,8 +87,27 @@ class Context:
     def count_parameters(self) -> int:
         """Of the full model, which is not kept for that if the early stages do not use it."""
         full = self.workload.model
-        model = self.model(full) if full is self.backbone else full.build(self.size)
+        kept = full is self.backbone or id(full) in self._models
+        model = self.model(full) if kept else full.build(self.size)
         return sum(parameter.numel() for parameter in model.parameters())
+
+    def facts(self, source_sha256: str) -> WorkloadFacts:
+        """What is measured, as every record says it."""
+        job, size = self.workload, self.size
+        data = job.describe_data(size, self.data) if job.describe_data else None
+        return WorkloadFacts(
+            name=job.name,
+            size=self.size_name,
+            settings={
+                "batch_size": size.batch_size,
+                "sequence_length": size.sequence_length,
+                **size.shape,
+            },
+            parameters=self.count_parameters(),
+            source_sha256=source_sha256,
+            data=DataFacts(**vars(data)) if data else None,
+            data_reason="" if data else f"workload {job.name} does not describe its data",
+        )
 
     def dataset(self, storage: str) -> Any:
         if storage not in self._datasets:

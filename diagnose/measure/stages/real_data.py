@@ -2,31 +2,22 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
 from diagnose.measure.stages.batches import (
     BatchSource,
     LoaderConfig,
-    batch_bytes,
-    fastest_config,
-    needed_bytes,
+    feeding_config,
+    keep_resident,
     open_batches,
-    require_dataset,
-    shared_memory_shortage,
-    tensor_bytes,
 )
 from diagnose.measure.stages.plan import Context, Plan, Variant
 from diagnose.measure.stages.precision import slowdown
 from diagnose.measure.stages.steps import TrainingStep, to_device
 from diagnose.measure.stages.training import training_variant
-from diagnose.workload import Batch, Network
-
-# Enough that no batch is special, few enough to fit beside the model.
-RESIDENT_BATCHES = 8
-MOST_RESIDENT_BYTES = 256 * 2**20
+from diagnose.workload import Network
 
 
 def fed_variant(
@@ -67,29 +58,6 @@ def fed_variant(
 def usual_precision(context: Context) -> bool:
     """Mixed, as the job trains, unless this device has no fast path for it."""
     return not context.device.is_cpu and slowdown(context.device) <= 2
-
-
-def feeding_config(context: Context) -> LoaderConfig:
-    """The fastest loader that /dev/shm allows, else loading in the training process."""
-    require_dataset(context)
-    config = fastest_config(context)
-    wanted = needed_bytes(config, batch_bytes(context, config.storage))
-    if config.workers and shared_memory_shortage(wanted):
-        config = replace(config, workers=0)
-    return config
-
-
-def keep_resident(context: Context, source: BatchSource) -> Callable[[], Batch]:
-    """Real batches that are already on the device, over and over: the yardstick for loading.
-
-    A synthetic batch would not do: what is in a batch (padding, labels) changes a step's cost.
-    """
-    batches: list[Batch] = []
-    held = 0
-    while len(batches) < RESIDENT_BATCHES and (not batches or held < MOST_RESIDENT_BYTES):
-        batches.append(to_device(source.next(), context.device.torch))
-        held += tensor_bytes(batches[-1])
-    return itertools.cycle(batches).__next__
 
 
 @contextmanager

@@ -39,20 +39,20 @@ def to_device(batch: Batch, device: torch.device, *, non_blocking: bool = False)
 
 
 class InferenceStep:
-    """The forward pass without gradients, on one batch that never leaves the device."""
+    """The forward pass without gradients."""
 
-    def __init__(self, context: Context) -> None:
-        self._network = context.backbone
-        self._model = context.model(self._network)
-        self._batch = context.workload.synthetic_batch(context.size, context.device.torch)
+    def __init__(self, context: Context, network: Network, next_batch: Callable[[], Batch]) -> None:
+        self._model = context.model(network)
+        self._forward = network.forward or network.loss
+        self._next_batch = next_batch
+        self.dtype = full_precision(context.device)
 
     def prepare(self) -> None:
         self._model.eval()
 
     def __call__(self) -> None:
-        forward = self._network.forward or self._network.loss
         with torch.no_grad():
-            forward(self._model, self._batch)
+            self._forward(self._model, self._next_batch())
 
 
 class TrainingStep:

@@ -14,8 +14,12 @@ from bench.generation.reader import GreedyGenerator
 from bench.textgen.workload import WORKLOAD as TEXTGEN
 from bench.vqa.workload import WORKLOAD as VQA
 from diagnose.measure.batch_size import probe
-from diagnose.measure.batch_size.answers import as_evaluated
-from diagnose.measure.batch_size.inputs import QUESTIONS, describe_inputs, hardest_batch
+from diagnose.measure.batch_size.answers import (
+    QUESTIONS,
+    as_evaluated,
+    describe_inputs,
+    hardest_batch,
+)
 from diagnose.measure.clock import EFFORTS
 from diagnose.measure.jobs import load
 from diagnose.measure.machine.device import open_device

@@ -12,10 +12,9 @@ import sys
 
 import torch
 
-from diagnose.measure.batch_size.judge import judge
 from diagnose.measure.batch_size.plan import guess
 from diagnose.measure.batch_size.probe import probe_batch, read_available, sized
-from diagnose.measure.batch_size.search import search
+from diagnose.measure.batch_size.search import judge, search
 from diagnose.measure.clock import EFFORTS
 from diagnose.measure.machine.device import open_device
 from diagnose.measure.stages.plan import Context

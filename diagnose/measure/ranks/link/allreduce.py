@@ -11,22 +11,36 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import psutil
 import torch
 import torch.distributed as dist
 
 from diagnose.measure.machine.device import Device
 from diagnose.measure.ranks.job.member import Member
-from diagnose.measure.ranks.link.exact import count_wrong, fill
-from diagnose.measure.ranks.link.sizes import (
-    FLOAT_BYTES,
-    LARGEST_BYTES,
-    PlannedSize,
-    bound_sizes,
-    plan_sizes,
-    read_free_memory,
-)
 from diagnose.records.codec import to_dict
 from diagnose.records.ranks import SizeResult
+
+FLOAT_BYTES = 4
+SMALLEST_BYTES = 2**10
+LARGEST_BYTES = 2**30
+# Four points for every factor of 256 show where latency ends and bandwidth begins.
+STEP = 4
+FIELD_REPORT_MEGABYTES = (4, 40, 200)
+# DDP's defaults (torch.nn.parallel.DistributedDataParallel): a small first bucket, so that the
+# first transfer begins early, then bucket_cap_mb=25, which counts in MiB.
+FIRST_BUCKET_BYTES = 2**20
+BUCKET_BYTES = 25 * 2**20
+# The largest size may take this share of what is free: fills and checks need a little more, and
+# the machine has to keep breathing.
+MEMORY_SHARE = 0.25
+# Element i of rank r is (31 i + 17 r) mod 251: whole numbers, so that float32 adds them without
+# rounding for up to 67 000 ranks, and in any order. The period is a prime, because a chunk that
+# lands in the wrong place is off by a round number of elements, which a round period cannot see.
+PERIOD = 251
+_INDEX_STEP = 31
+_RANK_STEP = 17
+# Rows that are compared at once: some MiB of intermediate results, however large the tensor.
+_ROWS = 4096
 
 
 @dataclass(frozen=True)
@@ -52,6 +66,48 @@ WARMUPS = 5
 WARMUPS_WHEN_LARGE = 2
 LARGE_BYTES = 2**22
 EMPTY_PASSES = 101
+
+
+@dataclass(frozen=True)
+class PlannedSize:
+    """One size, and why it is measured; one that does not fit says why not."""
+
+    nbytes: int
+    purpose: str
+    skip_reason: str = ""
+
+
+def plan_sizes(bound_bytes: int, model_bytes: int) -> list[PlannedSize]:
+    """Every size, smallest first. The sweep ends at the bound; larger named sizes are skipped."""
+    purposes: dict[int, list[str]] = {}
+    nbytes = SMALLEST_BYTES
+    while nbytes <= min(bound_bytes, LARGEST_BYTES):
+        purposes.setdefault(nbytes, []).append("sweep")
+        nbytes *= STEP
+    for megabytes in FIELD_REPORT_MEGABYTES:
+        name = f"{megabytes} MB of the field report"
+        purposes.setdefault(megabytes * 10**6, []).append(name)
+    purposes.setdefault(FIRST_BUCKET_BYTES, []).append("first bucket of 1 MiB")
+    purposes.setdefault(BUCKET_BYTES, []).append("bucket of 25 MiB")
+    purposes.setdefault(model_bytes // FLOAT_BYTES * FLOAT_BYTES, []).append("all gradients")
+    return [
+        PlannedSize(size, ", ".join(names), _explain_bound(size, bound_bytes))
+        for size, names in sorted(purposes.items())
+    ]
+
+
+def _explain_bound(nbytes: int, bound_bytes: int) -> str:
+    if nbytes <= bound_bytes:
+        return ""
+    return (
+        f"over the bound of {bound_bytes} bytes (--max-bytes, the effort, or a quarter of the "
+        "memory that was free)"
+    )
+
+
+def bound_sizes(free_bytes: Sequence[float], max_bytes: int) -> int:
+    """The largest size that every rank can hold."""
+    return min(max_bytes, LARGEST_BYTES, *(int(free * MEMORY_SHARE) for free in free_bytes))
 
 
 def run(member: Member, request: Mapping[str, Any]) -> None:
@@ -103,12 +159,11 @@ def _agree_on_plan(
 
 
 def _free_bytes(member: Member) -> float:
-    if not member.device.is_cpu:
-        free, _ = torch.accelerator.get_memory_info(member.device.torch)
-        return float(free)
-    free_memory = read_free_memory(member.local_world_size).value
-    # Where the system does not tell, the bound of the effort has to do.
-    return float(LARGEST_BYTES * 4) if free_memory is None else free_memory
+    """Memory that one rank may count on."""
+    if member.device.is_cpu:
+        return float(psutil.virtual_memory().available) / member.local_world_size
+    free, _ = torch.accelerator.get_memory_info(member.device.torch)
+    return float(free)
 
 
 def measure_overhead(device: Device) -> float:
@@ -221,3 +276,30 @@ def _by_rank(member: Member, seconds: Sequence[float]) -> tuple[tuple[float, ...
 
 def _clamp(value: float, fewest: int, most: int) -> int:
     return int(min(most, max(fewest, value)))
+
+
+def fill(buffer: torch.Tensor, rank: int) -> None:
+    """Write this rank's share in place."""
+    pattern = _pattern(rank).to(buffer.device)
+    for rows in _rows(buffer):
+        rows.copy_(pattern[: rows.shape[-1]].expand_as(rows))
+
+
+def count_wrong(buffer: torch.Tensor, world_size: int) -> int:
+    """Elements that are not the sum over all ranks."""
+    total = torch.stack([_pattern(rank) for rank in range(world_size)]).sum(0).to(buffer.device)
+    return sum(int((rows != total[: rows.shape[-1]]).sum()) for rows in _rows(buffer))
+
+
+def _pattern(rank: int) -> torch.Tensor:
+    index = torch.arange(PERIOD)
+    return ((index * _INDEX_STEP + rank * _RANK_STEP) % PERIOD).to(torch.float32)
+
+
+def _rows(buffer: torch.Tensor) -> Iterator[torch.Tensor]:
+    """Views that begin with a whole period each."""
+    whole = buffer.numel() // PERIOD * PERIOD
+    rows = buffer[:whole].view(-1, PERIOD)
+    yield from (rows[first : first + _ROWS] for first in range(0, len(rows), _ROWS))
+    if whole < buffer.numel():
+        yield buffer[whole:]

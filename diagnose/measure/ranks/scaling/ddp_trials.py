@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import TypeVar
@@ -12,10 +13,10 @@ from typing import TypeVar
 import torch
 import torch.distributed as dist
 
-from diagnose.measure.clock import Effort, StoppingRule, Timed, Track, measure
+from diagnose.measure.clock import Effort, Timed, measure
 from diagnose.measure.machine.device import Device
-from diagnose.measure.optimize.equality import compare_outcomes
-from diagnose.measure.optimize.experiment import NOT_COUNTED, wide_enough_rule
+from diagnose.measure.optimize.equality import compare_outcomes, refutes
+from diagnose.measure.optimize.experiment import record_sides, wide_enough_rule
 from diagnose.measure.peers import Failure, StepFailed, attempt, raise_shared
 from diagnose.measure.ranks.job.member import Member, describe_error
 from diagnose.measure.ranks.scaling.options import (
@@ -69,40 +70,46 @@ class Trials:
 
     def _look_at(self, way: Way, proofs: Sequence[Proof]) -> Seen:
         """Count and prove one way; StepFailed on every rank if any of them fails."""
-        seen = self._share(lambda: _look(self._new_lab(), way, self._member, proofs))
+        with self._open_lab() as lab:
+            seen = self._share(lambda: _look(lab, way, self._member, proofs))
         self._peaks[way] = seen.peak_bytes
         return seen
 
     def run(self, experiment: Experiment) -> Iterator[Comparison]:
         """One comparison for every change; one that fails is a row like the others."""
-        rows = [_blank(experiment.before, after) for after in experiment.afters]
         proven: list[tuple[After, Comparison]] = []
-        for after, blank in zip(experiment.afters, rows, strict=True):
-            row = self._prove(experiment.before, after, blank)
+        for after in experiment.afters:
+            row = self._prove(experiment.before, after)
             # Only rank 0 has compared, and all must go on with the same.
-            if self._member.broadcast(_may_be_timed(row)):
+            if self._member.broadcast(row.equality is not None and not refutes(row.equality)):
                 proven.append((after, row))
             else:
                 yield row
         if proven:
             yield from self._time(experiment.before, proven)
 
-    def _prove(self, before: Way, after: After, blank: Comparison) -> Comparison:
+    def _prove(self, before: Way, after: After) -> Comparison:
         self._member.at(f"proof of '{after.key}'")
+        blank = Comparison(
+            key=after.key,
+            title=after.title,
+            form=after.form,
+            scope=SCOPE,
+            before_text=before.text,
+            after_text=after.way.text,
+            status="done",
+        )
         obstacle = self._find_obstacle(before, after.way)
         if obstacle:
             return replace(blank, status="skipped", reason=obstacle)
+        usual = before == DEFAULT
         try:
-            first = (
-                self.look_at_default()
-                if before == DEFAULT
-                else self._look_at(before, [after.proves])
-            )
+            first = self.look_at_default() if usual else self._look_at(before, [after.proves])
             last = self._look_at(after.way, [after.proves])
         except StepFailed as failure:
             return replace(blank, status="failed", reason=str(failure))
         return replace(
-            blank, equality=compare_ways(first, last, after), facts=_tell_facts(first, last)
+            blank, equality=compare_ways(first, last, after), facts=_list_facts(first, last)
         )
 
     def _find_obstacle(self, before: Way, after: Way) -> str:
@@ -117,7 +124,8 @@ class Trials:
         self, before: Way, proven: Sequence[tuple[After, Comparison]]
     ) -> Iterator[Comparison]:
         try:
-            tracks, samples = self._measure(before, [after.way for after, _ in proven])
+            with self._open_lab() as lab:
+                sides = self._measure(lab, [before, *(after.way for after, _ in proven)])
         except StepFailed as failure:
             # Which of them it was shows when each is timed without the others.
             if len(proven) > 1:
@@ -126,43 +134,51 @@ class Trials:
             else:
                 yield replace(proven[0][1], status="failed", reason=str(failure))
             return
-        sides = [self._record(track, count) for track, count in zip(tracks, samples, strict=True)]
-        for (after, row), side in zip(proven, sides[2:], strict=True):
-            peaks = [self._peaks[way] for way in (before, before, after.way)]
-            names = ("before", "control", "after")
-            made = [
-                replace(each, name=name, peak_bytes=peak)
-                for each, name, peak in zip((*sides[:2], side), names, peaks, strict=True)
-            ]
-            yield replace(row, before=made[0], control=made[1], after=made[2])
+        for (_, row), side in zip(proven, sides[2:], strict=True):
+            yield replace(row, before=sides[0], control=sides[1], after=side)
 
-    def _measure(self, before: Way, ways: Sequence[Way]) -> tuple[list[Track], list[int]]:
-        lab = self._new_lab()
-        replicas = self._share(lambda: [Replica(lab, way) for way in (before, *ways)])
+    def _measure(self, lab: RankLab, ways: Sequence[Way]) -> list[Measurement]:
+        """The first way, the same again as control, and the others."""
+        replicas = self._share(lambda: [Replica(lab, way) for way in ways])
         first, *others = replicas
         variants = [
             Timed("before", first.step),
             Timed("control", first.step),
-            *(Timed(way.text, each.step) for way, each in zip(ways, others, strict=True)),
+            *(Timed(way.text, each.step) for way, each in zip(ways[1:], others, strict=True)),
         ]
         tracks = measure(
             variants,
             self._effort,
             self._member.device,
             peers=self._member,
-            seed=self._lab.seed,
-            stop=every_change_rule(len(ways)),
+            seed=lab.seed,
+            stop=wide_enough_rule(),
             describe=self._describe,
         )
-        return tracks, [each.samples_per_step for each in (first, first, *others)]
+        return record_sides(
+            tracks,
+            [each.samples_per_step for each in (first, *replicas)],
+            [self._peaks[way] for way in (ways[0], *ways)],
+            {"ranks": self._member.world_size, "scope": SCOPE},
+            "power is measured over the full step of all ranks, not by option",
+        )
 
-    def _new_lab(self) -> RankLab:
-        """With a group of its own: one that a failure has broken is of no use afterwards."""
-        gc.collect()
+    @contextmanager
+    def _open_lab(self) -> Iterator[RankLab]:
+        """With a group of its own: one that a failure has broken is of no use afterwards.
+
+        The group ends with the trial, because NCCL keeps half a gigabyte for each.
+        """
         seconds = self._member.timeout_seconds * SHARE_OF_TIMEOUT
         group = dist.new_group(timeout=timedelta(seconds=seconds))
         assert isinstance(group, dist.ProcessGroup)
-        return replace(self._lab, group=group)
+        try:
+            yield replace(self._lab, group=group)
+        except StepFailed:
+            # Every rank is here; after any other error one may be gone, and would be waited for.
+            _end(group)
+            raise
+        _end(group)
 
     def _share(self, work: Callable[[], T]) -> T:
         """The work's result, or StepFailed on all ranks if it failed on any."""
@@ -175,32 +191,10 @@ class Trials:
         kind, text = describe_error(error, self._member.timeout_seconds * SHARE_OF_TIMEOUT)
         return str(kind), text
 
-    def _record(self, track: Track, samples: int) -> Measurement:
-        return Measurement(
-            name=track.variant.name,
-            role="reference" if track.variant.name in ("before", "control") else "result",
-            settings={"batch_size": samples, "ranks": self._member.world_size, "scope": SCOPE},
-            timing=track.timing(),
-            samples_per_step=samples,
-            flops_per_step=NOT_COUNTED,
-            bytes_per_step=NOT_COUNTED,
-            peak_bytes=NOT_COUNTED,
-            gpus_reason="power is measured over the full step of all ranks, not by option",
-        )
 
-
-def every_change_rule(changes: int) -> StoppingRule:
-    """Every change must be decided against the same {before, control}."""
-    decide = wide_enough_rule()
-
-    def missing(slots: Sequence[Sequence[float]]) -> Sequence[str]:
-        before, control, *afters = slots
-        found = [decide([before, control, after])[2] for after in afters]
-        assert len(found) == changes
-        common = next(filter(None, found), "")
-        return [common, common, *found]
-
-    return missing
+def _end(group: dist.ProcessGroup) -> None:
+    gc.collect()  # replicas hold on to their group, and to each other in circles
+    dist.destroy_process_group(group)
 
 
 def _look(lab: RankLab, way: Way, member: Member, proofs: Sequence[Proof]) -> Seen:
@@ -263,7 +257,7 @@ def compare_ways(before: Seen, after: Seen, change: After) -> Equality:
         {proof: before.results[proof] / unit},
         {proof: after.results[proof] / unit},
         tolerance,
-        claimed=change.claims_equality,
+        claimed=not change.differs,
     )
     spread = after.spreads[proof]
     finite = math.isfinite(spread)
@@ -276,10 +270,10 @@ def compare_ways(before: Seen, after: Seen, change: After) -> Equality:
         equal=finite and spread <= tolerance,
         remark="" if finite else "not finite",
     )
-    return replace(equality, checks=(*equality.checks, ranks), remark=change.remark)
+    return replace(equality, checks=(*equality.checks, ranks), remark=change.differs)
 
 
-def _tell_facts(before: Seen, after: Seen) -> Mapping[str, Setting]:
+def _list_facts(before: Seen, after: Seen) -> Mapping[str, Setting]:
     """Of one optimiser step of one rank."""
     facts: dict[str, Setting] = {}
     for name, seen in (("before", before), ("after", after)):
@@ -288,22 +282,3 @@ def _tell_facts(before: Seen, after: Seen) -> Mapping[str, Setting]:
             facts[f"reduced_bytes_{name}"] = sum(seen.bucket_bytes)
         facts[f"held_bytes_{name}"] = seen.held_bytes
     return facts
-
-
-def _may_be_timed(row: Comparison) -> bool:
-    """A faster way to another result is not faster."""
-    if row.status != "done" or row.equality is None:
-        return False
-    return row.equality.claim != "equal" or all(check.equal for check in row.equality.checks)
-
-
-def _blank(before: Way, after: After) -> Comparison:
-    return Comparison(
-        key=after.key,
-        title=after.title,
-        form=after.form,
-        scope=SCOPE,
-        before_text=before.text,
-        after_text=after.way.text,
-        status="done",
-    )

@@ -7,13 +7,14 @@ steps alone without drifting away from the others.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
-from diagnose.measure.clock import Effort, StoppingRule, Timed, Track, find_unmet
+from diagnose.measure.clock import Effort, StoppingRule, Timed, Track, find_unmet, nothing
 from diagnose.measure.ranks.job.member import Member
 from diagnose.measure.ranks.scaling.rank_input import RankInput
 from diagnose.measure.ranks.scaling.replica import LossOf
@@ -29,68 +30,47 @@ class Forms:
 
     def __init__(self, loss: LossOf, needs_find_unused: bool, source: RankInput) -> None:
         self._loss = loss
-        self._ddp = DistributedDataParallel(loss, find_unused_parameters=needs_find_unused)
+        self.ddp = DistributedDataParallel(loss, find_unused_parameters=needs_find_unused)
         self.weights = [each for each in loss.parameters() if each.requires_grad]
         self.optimizer = torch.optim.AdamW(self.weights, lr=0.0)
         self._source = source
 
-    @property
-    def sends_buffers(self) -> bool:
-        """Whether the next forward pass sends the model's buffers from rank 0 to the others."""
-        return bool(self._ddp.require_forward_param_sync)
-
     def settle_buckets(self) -> None:
         """DDP arranges its buckets after the first exchange: on all ranks, before rank 0 works."""
         for _ in range(2):
-            self.synchronised(self._source.resident())
+            self._take_step(self._source.resident(), "together", "synchronised")
 
     def variants(self) -> list[Timed]:
         """One for each of SERIES_NAMES, in their order."""
-        return [self._variant(name) for name in SERIES_NAMES]
+        return [self._variant(*name.split()) for name in SERIES_NAMES]
 
-    def _variant(self, name: str) -> Timed:
-        who, how, where = name.split()
+    def _variant(self, who: str, how: str, where: str) -> Timed:
         fed = where == "input"
         next_batch = self._source.loaded if fed else self._source.resident
-        step: Callable[[Batch], None] = {
-            "local": self.local,
-            "synchronised": self.synchronised,
-            "full": self.full_alone if who == "alone" else self.full,
-        }[how]
 
         def before_slot() -> None:
             # DDP remembers from the pass before whether to send the model's buffers. Rank 0 has
             # passes that the others have not, and all must send them, or none.
-            self._ddp.require_forward_param_sync = how != "local"
+            self.ddp.require_forward_param_sync = how != "local"
             if fed:
                 self._source.drain()
 
         return Timed(
-            name=name,
-            step=lambda: step(next_batch()),
+            name=f"{who} {how} {where}",
+            step=lambda: self._take_step(next_batch(), who, how),
             before_slot=before_slot,
-            after_slot=self._source.settle if fed else _nothing,
+            after_slot=self._source.settle if fed else nothing,
             alone=who == "alone",
         )
 
-    def local(self, batch: Batch) -> None:
-        with self._ddp.no_sync():
-            torch.autograd.backward(self._ddp(batch))
-        self.optimizer.zero_grad()
-
-    def synchronised(self, batch: Batch) -> None:
-        torch.autograd.backward(self._ddp(batch))
-        self.optimizer.zero_grad()
-
-    def full(self, batch: Batch) -> None:
-        torch.autograd.backward(self._ddp(batch))
-        self.optimizer.step()
-        self.optimizer.zero_grad()
-
-    def full_alone(self, batch: Batch) -> None:
-        """The job before it was distributed: without DDP."""
-        torch.autograd.backward(self._loss(batch))
-        self.optimizer.step()
+    def _take_step(self, batch: Batch, who: str, how: str) -> None:
+        """Without an exchange ("local"), with it ("synchronised"), and with the optimiser too."""
+        # The full step alone is the job before it was distributed: without DDP.
+        model = self._loss if (who, how) == ("alone", "full") else self.ddp
+        with self.ddp.no_sync() if how == "local" else nullcontext():
+            torch.autograd.backward(model(batch))
+        if how == "full":
+            self.optimizer.step()
         self.optimizer.zero_grad()
 
     def time_backward(self, member: Member) -> tuple[float, ...]:
@@ -109,10 +89,6 @@ class Forms:
             member.still()
             member.barrier()
         return tuple(seconds)
-
-
-def _nothing() -> None:
-    pass
 
 
 def to_series(tracks: Sequence[Track]) -> list[Series]:

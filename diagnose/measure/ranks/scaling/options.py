@@ -13,6 +13,7 @@ from typing import Literal
 # What all passes of an optimiser step but the last do inside DDP's no_sync(). torch decides in
 # the forward pass whether the following backward exchanges gradients, so "backward" is too late.
 Inside = Literal["nothing", "forward and backward", "backward"]
+BOTH: Inside = "forward and backward"
 # What must be the same: the exchanged gradients, or how far one step moves the weights.
 Proof = Literal["gradients", "updates"]
 
@@ -48,10 +49,8 @@ class After:
     title: str
     way: Way
     form: Literal["after", "as published"] = "after"
-    # False where the numbers are meant to change, or cannot stay the same; `remark` says why.
-    claims_equality: bool = True
-    remark: str = ""
     proves: Proof = "gradients"
+    differs: str = ""  # why the numbers are meant to change, or cannot stay the same
 
 
 @dataclass(frozen=True)
@@ -62,125 +61,102 @@ class Experiment:
     afters: tuple[After, ...]
 
 
-DEFAULT = Way("DDP as torch sets it up")
+def _against(before: Way, *afters: After) -> Experiment:
+    return Experiment(before, afters)
 
 
 def _accumulate(passes: int) -> Experiment:
-    before = Way(f"{passes} passes, gradients exchanged in each", passes=passes)
     key, title = f"accumulate_{passes}", f"Exchange gradients once in {passes} passes"
-    inside = replace(
-        before, text="forward and backward inside no_sync()", no_sync="forward and backward"
-    )
-    published = replace(before, text="only backward inside no_sync()", no_sync="backward")
-    return Experiment(
-        before,
-        (After(key, title, inside), After(key, title, published, form="as published")),
-    )
-
-
-def _bucket_cap(megabytes: int) -> After:
-    return After(
-        f"bucket_cap_{megabytes}",
-        f"Buckets of {megabytes} MiB",
-        Way(f"bucket_cap_mb={megabytes}", bucket_cap_mb=megabytes),
+    correct = Way("forward and backward inside no_sync()", passes, no_sync=BOTH)
+    published = Way("only backward inside no_sync()", passes, no_sync="backward")
+    return _against(
+        Way(f"{passes} passes, gradients exchanged in each", passes),
+        After(key, title, correct),
+        After(key, title, published, form="as published"),
     )
 
 
-def _compress(key: str, dtype: Literal["float16", "bfloat16"]) -> After:
-    return After(
-        key,
-        f"Exchange gradients as {dtype}",
-        Way(f"{dtype} compression hook", compress=dtype),
-        claims_equality=False,
-        remark="gradients are rounded on purpose",
-    )
-
+DEFAULT = Way("DDP as torch sets it up")
+ROUNDED = "gradients are rounded on purpose"
 
 # The field report's order, then what it left open, then the alternatives for a slow link.
 EXPERIMENTS: tuple[Experiment, ...] = (
     _accumulate(2),
     _accumulate(4),
-    Experiment(
+    _against(
         Way("1 pass over the whole batch"),
-        (
-            After(
-                "accumulate_4x32",
-                "4 passes over quarters of the batch",
-                Way(
-                    "4 passes over quarters, exchanged once",
-                    passes=4,
-                    split=4,
-                    no_sync="forward and backward",
-                ),
-                claims_equality=False,
-                remark="a mean of means weighs samples otherwise, and random draws differ",
-            ),
+        After(
+            "accumulate_4x32",
+            "4 passes over quarters of the batch",
+            Way("4 passes over quarters, exchanged once", passes=4, split=4, no_sync=BOTH),
+            differs="a mean of means weighs samples otherwise, and random draws differ",
         ),
     ),
-    Experiment(DEFAULT, (_bucket_cap(100), _bucket_cap(200))),
-    Experiment(
+    _against(
         DEFAULT,
-        (
-            After(
-                "bucket_view",
-                "Gradients live in the buckets",
-                Way("gradient_as_bucket_view=True", bucket_view=True),
-            ),
-        ),
+        After("bucket_cap_100", "Buckets of 100 MiB", Way("bucket_cap_mb=100", bucket_cap_mb=100)),
+        After("bucket_cap_200", "Buckets of 200 MiB", Way("bucket_cap_mb=200", bucket_cap_mb=200)),
     ),
-    Experiment(
+    _against(
         DEFAULT,
-        (
-            After(
-                "static_graph",
-                "Promise that the graph never changes",
-                Way("static_graph=True", static_graph=True),
-            ),
+        After(
+            "bucket_view",
+            "Gradients live in the buckets",
+            Way("gradient_as_bucket_view=True", bucket_view=True),
         ),
     ),
-    Experiment(
-        Way("no_sync() without static_graph", passes=2, no_sync="forward and backward"),
-        (
-            After(
-                "static_graph_no_sync",
-                "Static graph and accumulation together",
-                Way(
-                    "static_graph=True with no_sync()",
-                    passes=2,
-                    no_sync="forward and backward",
-                    static_graph=True,
-                ),
-            ),
-        ),
-    ),
-    Experiment(
-        DEFAULT, (_compress("compress_fp16", "float16"), _compress("compress_bf16", "bfloat16"))
-    ),
-    Experiment(
+    _against(
         DEFAULT,
-        (
-            After(
-                "zero_optimizer",
-                "Divide the optimiser's state among the ranks",
-                Way("ZeroRedundancyOptimizer", shard="optimizer"),
-                proves="updates",
-            ),
-            After(
-                "fsdp2",
-                "Divide weights, gradients and state among the ranks",
-                Way("fully_shard (FSDP2)", shard="model"),
-                proves="updates",
-            ),
+        After(
+            "static_graph",
+            "Promise that the graph never changes",
+            Way("static_graph=True", static_graph=True),
         ),
     ),
-    Experiment(
+    _against(
+        Way("no_sync() without static_graph", passes=2, no_sync=BOTH),
+        After(
+            "static_graph_no_sync",
+            "Static graph and accumulation together",
+            Way("static_graph=True with no_sync()", passes=2, no_sync=BOTH, static_graph=True),
+        ),
+    ),
+    _against(
+        DEFAULT,
+        After(
+            "compress_fp16",
+            "Exchange gradients as float16",
+            Way("float16 compression hook", compress="float16"),
+            differs=ROUNDED,
+        ),
+        After(
+            "compress_bf16",
+            "Exchange gradients as bfloat16",
+            Way("bfloat16 compression hook", compress="bfloat16"),
+            differs=ROUNDED,
+        ),
+    ),
+    _against(
+        DEFAULT,
+        After(
+            "zero_optimizer",
+            "Divide the optimiser's state among the ranks",
+            Way("ZeroRedundancyOptimizer", shard="optimizer"),
+            proves="updates",
+        ),
+        After(
+            "fsdp2",
+            "Divide weights, gradients and state among the ranks",
+            Way("fully_shard (FSDP2)", shard="model"),
+            proves="updates",
+        ),
+    ),
+    _against(
         Way("find_unused_parameters=True", find_unused=True),
-        (
-            After(
-                "find_unused",
-                "Do not search for unused parameters",
-                Way("find_unused_parameters=False"),
-            ),
+        After(
+            "find_unused",
+            "Do not search for unused parameters",
+            Way("find_unused_parameters=False"),
         ),
     ),
 )

@@ -19,20 +19,17 @@ from diagnose.measure.clock import EFFORTS, FULL, QUICK, Effort, Track, measure
 from diagnose.measure.jobs import load, source_sha256
 from diagnose.measure.ranks.job.member import Member
 from diagnose.measure.ranks.job.rendezvous import Refusal
-from diagnose.measure.ranks.link.allreduce import measure_sizes
-from diagnose.measure.ranks.link.sizes import PlannedSize
-from diagnose.measure.ranks.scaling.cadence import measure_cadence
+from diagnose.measure.ranks.link.allreduce import PlannedSize, measure_sizes
+from diagnose.measure.ranks.scaling.costs import measure_cadence, measure_watts
 from diagnose.measure.ranks.scaling.ddp_trials import Trials
 from diagnose.measure.ranks.scaling.ledger import Forms, precise_series_rule, to_series
 from diagnose.measure.ranks.scaling.options import select
 from diagnose.measure.ranks.scaling.rank_input import RankInput, open_input, own_batches
 from diagnose.measure.ranks.scaling.replica import LossOf, RankLab, find_unused
-from diagnose.measure.ranks.scaling.watts import measure_watts
 from diagnose.measure.stages.plan import Context
 from diagnose.measure.stages.real_data import usual_precision
 from diagnose.measure.stages.steps import full_precision, precision_name
 from diagnose.records.codec import to_dict
-from diagnose.records.header import DataFacts, WorkloadFacts
 from diagnose.records.ranks import SERIES_NAMES
 from diagnose.workload import Size, Workload, WorkloadError
 
@@ -58,17 +55,18 @@ def run(member: Member, request: Mapping[str, Any]) -> None:
     unused = find_unused(LossOf(context.workload.model, model, low), source.resident())
     # A parameter may be of use on one rank's data only, and all must wrap the model alike.
     unused = sorted({name for names in member.gather_objects(unused) for name in names})
-    batches = own_batches(context, member)
+    world = dist.group.WORLD
+    assert world is not None
 
     def build() -> LossOf:
         return LossOf(context.workload.model, _fresh_model(context), low)
 
     lab = RankLab(
         build=build,
-        batches=batches,
+        batches=own_batches(context, member),
         batch_size=context.size.batch_size,
         seed=context.seed,
-        group=_world(),
+        group=world,
         needs_find_unused=bool(unused),
     )
     trials = Trials(member, lab, context.effort)
@@ -138,16 +136,12 @@ def _prepare_data(member: Member, context: Context) -> None:
     storages = list(context.workload.datasets)[:1]
     for first in (True, False):
         if (member.local_rank == 0) is first:
-            for storage in storages:
-                _open_dataset(context, storage)
+            try:
+                for storage in storages:
+                    context.dataset(storage)
+            except WorkloadError as error:
+                raise Refusal(str(error)) from None
         member.barrier()
-
-
-def _open_dataset(context: Context, storage: str) -> None:
-    try:
-        context.dataset(storage)
-    except WorkloadError as error:
-        raise Refusal(str(error)) from None
 
 
 def _build(context: Context, member: Member) -> tuple[torch.nn.Module, torch.dtype | None]:
@@ -165,12 +159,6 @@ def _fresh_model(context: Context) -> torch.nn.Module:
     return context.workload.model.build(context.size).to(context.device.torch)
 
 
-def _world() -> dist.ProcessGroup:
-    world = dist.group.WORLD
-    assert world is not None
-    return world
-
-
 def _describe(
     context: Context,
     request: Mapping[str, Any],
@@ -178,27 +166,13 @@ def _describe(
     low: torch.dtype | None,
     unused: list[str],
 ) -> dict[str, Any]:
-    workload: Workload = context.workload
-    model = context.model(workload.model)
-    facts = workload.describe_data(context.size, context.data) if workload.describe_data else None
-    record = WorkloadFacts(
-        name=workload.name,
-        size=context.size_name,
-        settings={
-            "batch_size": context.size.batch_size,
-            "sequence_length": context.size.sequence_length,
-            **context.size.shape,
-        },
-        parameters=sum(each.numel() for each in model.parameters()),
-        source_sha256=source_sha256(request["workload"]),
-        data=DataFacts(**vars(facts)) if facts else None,
-        data_reason="" if facts else f"workload {workload.name} does not describe its data",
-    )
+    weights = context.model(context.workload.model).parameters()
+    gradient_bytes = sum(each.nbytes for each in weights if each.requires_grad)
     return {
-        "workload": to_dict(record),
+        "workload": to_dict(context.facts(source_sha256(request["workload"]))),
         "effort": context.effort.name,
         "samples_per_step": context.size.batch_size,
-        "gradient_bytes": sum(each.nbytes for each in model.parameters() if each.requires_grad),
+        "gradient_bytes": gradient_bytes,
         "settings": {
             "precision": precision_name(context.device) if low else full_precision(context.device),
             "unused_parameters": len(unused),

@@ -8,25 +8,19 @@ from typing import Any
 
 from torch.utils.data import DataLoader, DistributedSampler, IterableDataset, default_collate
 
+from diagnose.measure.clock import nothing
 from diagnose.measure.ranks.job.member import Member
 from diagnose.measure.stages.batches import (
-    USUAL_WORKERS,
     BatchSource,
     LoaderConfig,
-    batch_bytes,
+    feeding_config,
+    keep_resident,
     make_loader,
-    needed_bytes,
-    shared_memory_shortage,
 )
 from diagnose.measure.stages.plan import Context
-from diagnose.measure.stages.real_data import keep_resident
 from diagnose.measure.stages.steps import to_device
 from diagnose.records.header import Setting
 from diagnose.workload import Batch
-
-
-def _nothing() -> None:
-    pass
 
 
 @dataclass(frozen=True)
@@ -36,8 +30,8 @@ class RankInput:
     settings: dict[str, Setting]
     resident: Callable[[], Batch]
     loaded: Callable[[], Batch]
-    drain: Callable[[], object] = _nothing
-    settle: Callable[[], object] = _nothing
+    drain: Callable[[], object] = nothing
+    settle: Callable[[], object] = nothing
 
 
 def open_input(context: Context, member: Member) -> RankInput:
@@ -50,7 +44,7 @@ def open_input(context: Context, member: Member) -> RankInput:
             resident=lambda: batch,
             loaded=lambda: batch,
         )
-    config = _choose_config(context, member.local_world_size)
+    config = feeding_config(context, member.local_world_size)
     source = BatchSource(_open_loader(context, config, member), config.batches_in_flight)
 
     def loaded() -> Batch:
@@ -102,12 +96,6 @@ def _find_obstacle(context: Context, ranks: int) -> str:
 
 def _storage(context: Context) -> str:
     return next(iter(context.workload.datasets))
-
-
-def _choose_config(context: Context, ranks_on_host: int) -> LoaderConfig:
-    config = LoaderConfig(USUAL_WORKERS, _storage(context), pin_memory=not context.device.is_cpu)
-    wanted = ranks_on_host * needed_bytes(config, batch_bytes(context, config.storage))
-    return replace(config, workers=0) if shared_memory_shortage(wanted) else config
 
 
 def _open_loader(context: Context, config: LoaderConfig, member: Member) -> DataLoader[Any]:

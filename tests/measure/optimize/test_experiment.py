@@ -111,16 +111,30 @@ def test_every_published_form_is_judged_in_its_own_condition() -> None:
     assert seen == ["real data", "real data", "constant lengths", "constant lengths"]
 
 
-def test_the_rule_stops_on_width_and_at_thirty_blocks() -> None:
-    rule = wide_enough_rule()
-    assert rule([[1.0] * 11] * 3)[0] == f"only 11 of {FEWEST_BLOCKS} blocks"
-    assert rule([[1.0] * 12] * 3) == ["", "", ""]
-    wide = [1.0 + 0.3 * (i % 2) for i in range(12)]
-    assert "wanted" in rule([[1.0] * 12, [1.0] * 12, wide])[0]
-    assert rule([[1.0] * 30, [1.0] * 30, wide * 2 + wide[:6]])[0] == ""
-    ten_times = [each / 10 for each in wide]
-    assert rule([[1.0] * 12, [1.0] * 12, ten_times])[0] == ""
-    assert wide_enough_rule(most_blocks=12)([[1.0] * 12, [1.0] * 12, wide])[0] == ""
+STEADY, WIDE = [1.0] * 12, [1.0 + 0.3 * (i % 2) for i in range(12)]
+
+
+@pytest.mark.parametrize(
+    ("most_blocks", "afters", "unmet"),
+    [
+        (MOST_BLOCKS, [STEADY], [""]),
+        (MOST_BLOCKS, [WIDE], ["interval ±"]),
+        (12, [WIDE], [""]),
+        (MOST_BLOCKS, [[each / 10 for each in WIDE]], [""]),  # a tenth of a large gain will do
+        (MOST_BLOCKS, [STEADY, WIDE], ["", "interval ±"]),
+    ],
+)
+def test_the_rule_stops_on_the_width_of_every_change(
+    most_blocks: int, afters: list[list[float]], unmet: list[str]
+) -> None:
+    before, control, *found = wide_enough_rule(most_blocks)([STEADY, STEADY, *afters])
+    assert before == control == max(found)
+    assert [each[:10] for each in found] == unmet
+
+
+def test_the_rule_waits_for_the_fewest_blocks() -> None:
+    few = f"only 11 of {FEWEST_BLOCKS} blocks"
+    assert wide_enough_rule()([[1.0] * 11] * 3) == [few] * 3
 
 
 def test_the_command_line_knows_the_whole_catalogue() -> None:
@@ -135,19 +149,18 @@ def test_the_command_line_knows_the_whole_catalogue() -> None:
 @pytest.mark.parametrize(
     ("after", "remark"),
     [
-        (torch.zeros(2), "shapes"),
-        (torch.full((3,), torch.nan), "not finite"),
+        ({"x": torch.zeros(2)}, "shapes"),
+        ({"x": torch.full((3,), torch.nan)}, "not finite"),
+        ({}, "missing on the side 'after'"),
     ],
 )
-def test_what_cannot_be_subtracted_differs(after: torch.Tensor, remark: str) -> None:
-    (check,) = compare_outcomes({"x": torch.zeros(3)}, {"x": after}, 1.0).checks
+def test_what_cannot_be_subtracted_differs(after: dict[str, torch.Tensor], remark: str) -> None:
+    (check,) = compare_outcomes({"x": torch.zeros(3)}, after, 1.0).checks
     assert not check.equal
     assert check.worst is None
     assert remark in check.remark
 
 
-def test_a_missing_quantity_differs_and_equal_infinities_do_not() -> None:
-    checks = compare_outcomes({"x": torch.zeros(1)}, {}, 1.0).checks
-    assert [check.equal for check in checks] == [False]
+def test_equal_infinities_do_not_differ() -> None:
     same = {"x": torch.tensor([torch.inf, torch.nan])}
     assert compare_outcomes(same, same, 0.0).checks[0].equal

@@ -4,10 +4,8 @@ the tests look at what they saw.
 
 from __future__ import annotations
 
-import subprocess
-import sys
+from collections.abc import Mapping
 from dataclasses import replace
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +13,23 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.multiprocessing.spawn import spawn
 
-from diagnose.measure.ranks.scaling.ddp_trials import Seen, compare_ways, every_change_rule
-from diagnose.measure.ranks.scaling.options import DEFAULT, EXPERIMENTS, KEYS, After, Way, select
+from diagnose.measure.clock import SMOKE
+from diagnose.measure.ranks.job.member import Member
+from diagnose.measure.ranks.job.supervise import run_locally
+from diagnose.measure.ranks.scaling.ddp_trials import Seen, Trials, compare_ways
+from diagnose.measure.ranks.scaling.options import (
+    DEFAULT,
+    EXPERIMENTS,
+    KEYS,
+    After,
+    Experiment,
+    Way,
+    select,
+)
 from diagnose.measure.ranks.scaling.replica import BucketLog, LossOf, RankLab, Replica, find_unused
 from diagnose.records.header import Reading
 from diagnose.workload import Network, Size
-from tests.support.cli import ROOT
 
 RANKS, BATCH, WIDTH, LAYERS = 2, 4, 512, 4
 # Each layer is a bucket of its own at 1 MiB.
@@ -45,8 +52,13 @@ WAYS = {
     "zero": Way("zero", shard="optimizer"),
     "fsdp2": Way("fsdp2", shard="model"),
 }
-Sights = list[dict[str, dict[str, Any]]]  # [rank][way]
-CRASHING = replace(WAYS["correct"], static_graph=True)
+Sights = list[dict[str, Any]]  # [rank][way]
+TRIED = (
+    Experiment(WAYS["usual"], (After("view", "", WAYS["view"]), After("whole", "", WAYS["whole"]))),
+    Experiment(
+        WAYS["correct"], (After("static", "", replace(WAYS["correct"], static_graph=True)),)
+    ),
+)
 
 
 def build() -> LossOf:
@@ -70,64 +82,60 @@ def own_batches(rank: int, count: int, batch_size: int) -> list[Tensor]:
     return [rows[at : at + batch_size] for at in range(0, len(rows), batch_size)]
 
 
-def watch(rank: int, folder: str) -> None:
+def run(member: Member, request: Mapping[str, Any]) -> None:
     """One rank: tries every way and writes down what it saw."""
-    torch.set_num_threads(1)
-    dist.init_process_group(
-        "gloo",
-        init_method=f"file://{folder}/rendezvous",
-        rank=rank,
-        world_size=RANKS,
-        timeout=timedelta(seconds=60),
-    )
     world = dist.group.WORLD
     assert world is not None
     lab = RankLab(
         build=build,
-        batches=lambda count, size: own_batches(rank, count, size),
+        batches=lambda count, size: own_batches(member.rank, count, size),
         batch_size=BATCH,
         seed=0,
         group=world,
     )
-    seen: dict[str, dict[str, Any]] = {}
-    for name, way in WAYS.items():
-        log = BucketLog()
-        counted = Replica(lab, way, log=log)
-        for _ in range(2):
-            counted.step()
-        log.clear()
-        counted.step()
-        nbytes = list(log.nbytes)
-        replica = Replica(lab, way, learning_rate=1e-3)
-        seen[name] = {
-            "nbytes": nbytes,
-            "held": counted.held_bytes(),
-            "idle": counted.updates(),
-            "gradients": None if way.shard else replica.gradients(),
-            "updates": replica.updates(),
-            "samples": replica.samples_per_step,
-        }
-    group = dist.new_group()
-    assert isinstance(group, dist.ProcessGroup)
-    try:
-        Replica(replace(lab, group=group), CRASHING).step()
-        seen["crash"] = {"sentence": "none"}
-    except RuntimeError as error:
-        seen["crash"] = {"sentence": str(error)}
-    # Whatever state the crash left behind, the other ranks can still be talked to.
+    seen: dict[str, Any] = {name: look_at(lab, way) for name, way in WAYS.items()}
+    groups = count_groups()
+    trials = Trials(member, lab, replace(SMOKE, limit_seconds=1.0))
+    seen["tried"] = [row for each in TRIED for row in trials.run(each)]
+    seen["groups left"] = count_groups() - groups
+    # Whatever state a crash left behind, the other ranks can still be talked to.
     alive = torch.ones(1)
     dist.all_reduce(alive)
-    seen["crash"]["ranks_after"] = float(alive)
-    torch.save(seen, Path(folder) / f"rank{rank}.pt")
-    dist.destroy_process_group()
+    seen["ranks after"] = float(alive)
+    torch.save(seen, Path(request["folder"]) / f"rank{member.rank}.pt")
+
+
+def look_at(lab: RankLab, way: Way) -> dict[str, Any]:
+    log = BucketLog()
+    counted = Replica(lab, way, log=log)
+    for _ in range(2):
+        counted.step()
+    log.clear()
+    counted.step()
+    nbytes = list(log.nbytes)
+    replica = Replica(lab, way, learning_rate=1e-3)
+    return {
+        "nbytes": nbytes,
+        "held": counted.held_bytes(),
+        "idle": counted.updates(),
+        "gradients": None if way.shard else replica.gradients(),
+        "updates": replica.updates(),
+        "samples": replica.samples_per_step,
+    }
+
+
+def count_groups() -> int:
+    return len(dist.distributed_c10d._world.pg_map)
 
 
 @pytest.fixture(scope="module")
 def seen(tmp_path_factory: pytest.TempPathFactory) -> Sights:
     """What two ranks saw of every way."""
     folder = tmp_path_factory.mktemp("ranks")
-    spawn(watch, (str(folder),), nprocs=RANKS)  # type: ignore[no-untyped-call]
-    return [torch.load(folder / f"rank{rank}.pt") for rank in range(RANKS)]
+    request = {"device": "cpu", "folder": str(folder)}
+    outcome = run_locally(RANKS, __name__, request, lambda kind, content: None, timeout=120)
+    assert outcome.cause is None, outcome.sentence
+    return [torch.load(folder / f"rank{rank}.pt", weights_only=False) for rank in range(RANKS)]
 
 
 def expected_gradients(passes: int) -> Tensor:
@@ -139,50 +147,42 @@ def expected_gradients(passes: int) -> Tensor:
     return torch.cat([each.reshape(-1) for each in grads])
 
 
-def assert_close(found: Tensor, expected: Tensor) -> None:
+def assert_close(found: Tensor, expected: Tensor, tolerance: float = 1e-4) -> None:
     unit = expected.square().mean().sqrt()
-    torch.testing.assert_close(found / unit, expected / unit, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(found / unit, expected / unit, rtol=tolerance, atol=tolerance)
 
 
-@pytest.mark.parametrize("name", ["every", "correct", "published"])
-def test_accumulation_adds_up_to_one_large_batch_on_every_rank(seen: Sights, name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "passes"),
+    [
+        *((name, 4) for name in ("every", "correct", "published")),
+        *((name, 1) for name in ("usual", "whole", "quarters", "view", "static", "searching")),
+    ],
+)
+def test_gradients_are_those_of_one_large_batch_on_every_rank(
+    seen: Sights, name: str, passes: int
+) -> None:
     for rank in range(RANKS):
-        assert_close(seen[rank][name]["gradients"], expected_gradients(4))
+        assert_close(seen[rank][name]["gradients"], expected_gradients(passes))
 
 
-@pytest.mark.parametrize("name", ["usual", "whole", "quarters", "view", "static", "searching"])
-def test_options_leave_the_gradients_as_they_are(seen: Sights, name: str) -> None:
-    for rank in range(RANKS):
-        assert_close(seen[rank][name]["gradients"], expected_gradients(1))
-
-
-def test_only_the_correct_form_exchanges_less(seen: Sights) -> None:
-    counts = {name: len(each.get("nbytes", ())) for name, each in seen[0].items()}
-    assert counts["usual"] == counts["static"] == LAYERS
-    assert counts["every"] == 4 * LAYERS
-    assert counts["published"] == 4 * LAYERS
-    assert counts["correct"] == LAYERS
-
-
-def test_dividing_the_batch_exchanges_as_much_per_sample(
+def test_every_exchange_carries_all_gradients_and_only_the_correct_form_has_fewer(
     seen: Sights,
 ) -> None:
-    whole, quarters = seen[0]["whole"], seen[0]["quarters"]
-    assert whole["samples"] == quarters["samples"] == BATCH
-    assert len(whole["nbytes"]) == len(quarters["nbytes"]) == 1
-
-
-def test_every_exchange_carries_all_gradients_once(seen: Sights) -> None:
     gradients = LAYERS * WIDTH * WIDTH * 4
-    assert sum(seen[0]["usual"]["nbytes"]) == gradients
-    assert seen[0]["whole"]["nbytes"] == [gradients]
+    nbytes = {name: seen[0][name]["nbytes"] for name in WAYS}
+    layers = [gradients // LAYERS] * LAYERS
+    assert nbytes["usual"] == nbytes["static"] == nbytes["correct"] == layers
+    assert nbytes["every"] == nbytes["published"] == layers * 4
+    assert nbytes["whole"] == [gradients]
     # torch's own choice: a first bucket of 1 MiB, which is one layer, then one for the rest.
-    assert seen[0]["default"]["nbytes"] == [gradients // LAYERS, gradients * 3 // LAYERS]
+    assert nbytes["default"] == [gradients // LAYERS, gradients * 3 // LAYERS]
+    # Dividing the batch exchanges as much per sample.
+    assert nbytes["quarters"] == [gradients]
+    assert seen[0]["whole"]["samples"] == seen[0]["quarters"]["samples"] == BATCH
 
 
-def test_a_view_into_the_buckets_saves_exactly_the_gradients(
-    seen: Sights,
-) -> None:
+def test_a_view_into_the_buckets_saves_exactly_the_gradients(seen: Sights) -> None:
     gradients = LAYERS * WIDTH * WIDTH * 4
     assert seen[0]["usual"]["held"] - seen[0]["view"]["held"] == gradients
     assert seen[0]["static"]["held"] == seen[0]["usual"]["held"]
@@ -199,25 +199,30 @@ def test_dividing_the_state_moves_the_weights_alike_and_holds_less(seen: Sights,
 
 
 def test_compression_changes_the_gradients_a_little(seen: Sights) -> None:
-    found, expected = seen[0]["float16"]["gradients"], expected_gradients(1)
+    found = seen[0]["float16"]["gradients"]
     assert not torch.equal(found, seen[0]["usual"]["gradients"])
-    unit = expected.square().mean().sqrt()
-    torch.testing.assert_close(found / unit, expected / unit, rtol=1e-2, atol=1e-2)
+    assert_close(found, expected_gradients(1), tolerance=1e-2)
     assert torch.equal(found, seen[1]["float16"]["gradients"])
 
 
-@pytest.mark.parametrize("name", list(WAYS))
-def test_a_step_that_is_timed_changes_no_weight(seen: Sights, name: str) -> None:
-    assert not seen[0][name]["idle"].any()
-    assert seen[0][name]["updates"].any()
+def test_a_step_that_is_timed_changes_no_weight(seen: Sights) -> None:
+    for name in WAYS:
+        assert not seen[0][name]["idle"].any(), name
+        assert seen[0][name]["updates"].any(), name
 
 
-def test_static_graph_with_accumulation_crashes_and_the_ranks_go_on(
-    seen: Sights,
-) -> None:
+def test_an_option_that_crashes_is_a_row_and_the_ranks_go_on(seen: Sights) -> None:
     for rank in range(RANKS):
-        assert "expect_autograd_hooks_" in seen[rank]["crash"]["sentence"]
-        assert seen[rank]["crash"]["ranks_after"] == RANKS
+        timed, also_timed, crashed = seen[rank]["tried"]
+        assert (timed.key, timed.status, timed.after.samples_per_step) == ("view", "done", BATCH)
+        assert also_timed.status == "done"
+        assert (crashed.key, crashed.status, crashed.after) == ("static", "failed", None)
+        assert "expect_autograd_hooks_" in crashed.reason
+        assert seen[rank]["ranks after"] == RANKS
+
+
+def test_every_group_ends_with_its_trial(seen: Sights) -> None:
+    assert [each["groups left"] for each in seen] == [0] * RANKS
 
 
 def test_a_batch_that_cannot_be_divided_is_refused() -> None:
@@ -240,12 +245,6 @@ def test_a_loss_that_is_no_tensor_is_refused() -> None:
 
 
 # --- the catalogue and the judgement ---
-
-
-def test_the_catalogue_loads_without_torch() -> None:
-    module = "diagnose.measure.ranks.scaling.options"
-    code = f"import sys, {module}; sys.exit('torch' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False).returncode == 0
 
 
 def test_accumulation_keeps_the_micro_batch_and_is_also_tried_as_published() -> None:
@@ -287,11 +286,3 @@ def test_other_gradients_are_not_equal_however_small_they_are(scale: float) -> N
 def test_ranks_that_disagree_are_not_equal(spread: float) -> None:
     found = compare_ways(looked_at(GRADIENTS), looked_at(GRADIENTS, spread), CHANGE)
     assert [check.equal for check in found.checks] == [True, False]
-
-
-def test_every_change_must_be_decided() -> None:
-    steady = [1.0, 1.001] * 10
-    wild = [0.5, 2.0] * 10
-    before, control, first, second = every_change_rule(2)([steady, steady, steady, wild])
-    assert first == ""
-    assert second == before == control != ""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -16,8 +16,6 @@ from diagnose.measure.batch_size.agree import (
     least_available,
     own_card,
 )
-from diagnose.measure.batch_size.estimates import crops_factor, list_estimates
-from diagnose.measure.batch_size.judge import explain_refusal, judge
 from diagnose.measure.batch_size.plan import (
     AS_IT_IS,
     MAX_CROPS,
@@ -25,22 +23,28 @@ from diagnose.measure.batch_size.plan import (
     Wanted,
     choose_confirmation,
     choose_sweep,
+    crops_factor,
     explain_stop,
     find_ceiling,
     guess,
-    most_in_time,
+    list_estimates,
     needed_seconds,
     plan_configurations,
-    worth_seconds,
 )
-from diagnose.measure.batch_size.search import probes_allowed, search
+from diagnose.measure.batch_size.search import (
+    LARGEST_BATCH,
+    explain_refusal,
+    judge,
+    probes_allowed,
+    search,
+)
 from diagnose.measure.ranks.job.rendezvous import Place
 from diagnose.measure.session import Refused
 from diagnose.records.batch_size import Probe, fit_memory, largest_fitting, smallest_failing
 from diagnose.records.header import Reading
 
 UNKNOWN = Reading(None, "not measured here")
-PATIENCE = Patience(2.0, 5.0, search_seconds=20.0, sweep_seconds=9.0)
+PATIENCE = Patience(5.0, search_seconds=20.0, sweep_seconds=9.0)
 LIMITS = st.one_of(st.integers(1, 300), st.integers(1, 10**6))
 
 
@@ -100,19 +104,11 @@ def test_the_promise_is_the_logarithm_rounded_down() -> None:
         assert probes_allowed(batch) == math.floor(2 + 2 * math.log2(batch))
 
 
-def test_nothing_fits() -> None:
-    made = search(device_with(0))
-    assert [probe.batch for probe in made] == [1]
-    assert largest_fitting(made) == 0
-
-
-def test_attempts_end_the_search_early() -> None:
-    made = search(device_with(1000), attempts=5)
-    assert len(made) == 5
-    assert largest_fitting(made) < 1000
-
-
-def test_a_ceiling_is_never_passed() -> None:
+def test_nothing_fits_attempts_end_early_and_a_ceiling_is_never_passed() -> None:
+    assert [probe.batch for probe in search(device_with(0))] == [1]
+    few = search(device_with(1000), attempts=5)
+    assert len(few) == 5
+    assert largest_fitting(few) < 1000
     made = search(device_with(1000), ceiling=lambda seen: 37)
     assert max(probe.batch for probe in made) == largest_fitting(made) == 37
 
@@ -140,38 +136,30 @@ def test_before_there_is_a_line_the_rules_of_thumb_guess() -> None:
 
 
 @pytest.mark.parametrize(
-    ("gigabytes", "expected"),
-    [(4, (1, 2)), (8, (2, 4)), (12, (4, 8)), (16, (8, 16)), (80, (8, 16))],
+    ("gigabytes", "billions", "expected"),
+    [
+        *((4, 0.1, (1, 2)), (8, 0.1, (2, 4)), (12, 0.1, (4, 8)), (16, 0.1, (8, 16))),
+        *((None, 0.5, (8, 16)), (None, 1, (4, 8)), (None, 7, (2, 4)), (None, 13, (1, 2))),
+        *((80, 8, (2, 4)), (8, 0.5, (2, 4))),  # the smaller of both tables
+    ],
 )
-def test_rules_by_memory(gigabytes: float, expected: tuple[int, int]) -> None:
-    by_memory = list_estimates(gigabytes * 1e9, 1, None, None)[0]
-    assert (by_memory.low, by_memory.high) == expected
-
-
-@pytest.mark.parametrize(
-    ("billions", "expected"), [(0.5, (8, 16)), (1, (4, 8)), (7, (2, 4)), (13, (1, 2)), (70, (1, 2))]
-)
-def test_rules_by_parameters(billions: float, expected: tuple[int, int]) -> None:
-    (by_parameters,) = list_estimates(None, int(billions * 1e9), None, None)
-    assert (by_parameters.low, by_parameters.high) == expected
+def test_rules_by_memory_and_parameters(
+    gigabytes: float | None, billions: float, expected: tuple[int, int]
+) -> None:
+    memory = None if gigabytes is None else gigabytes * 1e9
+    begin = list_estimates(memory, int(billions * 1e9), None, None)[0]
+    assert (begin.low, begin.high) == expected
 
 
 def test_rules_by_max_crops() -> None:
     assert [crops_factor(n) for n in (1, 4, 5, 8, 9, 12, 13)] == [1, 1, 0.75, 0.75, 0.5, 0.5, 0.4]
     assert list_estimates(None, 1, 64, 13)[0].high == 25
     assert list_estimates(None, 1, 64, None)[0].high == 64
-
-
-def test_a_search_begins_at_the_smaller_of_both_tables_times_the_factor() -> None:
-    large_model = list_estimates(80e9, 8_000_000_000, None, None)
-    assert [(rule.low, rule.high) for rule in large_model] == [(2, 4), (8, 16)]
-    small_card = list_estimates(8e9, 500_000_000, None, None)
-    assert [(rule.low, rule.high) for rule in small_card] == [(2, 4), (8, 16)]
+    assert list_estimates(4e9, 1, None, 13)[0].low == 1, "never less than one sample"
     tiled = list_estimates(80e9, 2_000_000_000, None, 12)
     assert [(rule.low, rule.high) for rule in tiled] == [(2, 4), (4, 8), (8, 16)]
     assert tiled[0].source == "2 billion parameters at max_crops 12"
     assert guess([probe_made(1)], tiled) == 4
-    assert list_estimates(4e9, 1, None, 13)[0].low == 1, "never less than one sample"
 
 
 def test_a_batch_that_takes_the_last_of_the_memory_does_not_fit() -> None:
@@ -190,43 +178,27 @@ def test_a_batch_that_spills_does_not_fit() -> None:
     assert judge(probe_made(16, step=0.009), [probe_made(8, step=0.001)]).fits, "too short to tell"
 
 
-def test_time_bounds_the_search_and_lets_it_grow() -> None:
-    assert most_in_time([probe_made(10, step=0.01)], 4.0) == 800
-    assert most_in_time([probe_made(10, step=1.0)], 4.0) == 10, "it is slow enough already"
-    disturbed = [probe_made(10, step=0.01), probe_made(20, step=3.0)]
-    assert most_in_time(disturbed, 4.0) == 800, "one disturbed probe does not end it"
-    assert most_in_time([probe_made(700, step=0.7), probe_made(800, False)], 4.0) == 800
-
-
-def test_a_job_that_is_slow_with_one_sample_may_take_longer() -> None:
-    slow = probe_made(1, step=0.15)
-    assert worth_seconds([probe_made(1, step=0.01)], PATIENCE) == 2.0
-    assert worth_seconds([slow], PATIENCE) == pytest.approx(4 * 5 * 0.15)
-    assert worth_seconds([slow, probe_made(2, step=3.0)], PATIENCE) == pytest.approx(3.0)
-    assert worth_seconds([probe_made(1, False)], PATIENCE) == 2.0
-    assert most_in_time([slow], worth_seconds([slow], PATIENCE)) == 4
-
-
-def test_a_disturbed_first_probe_does_not_make_all_others_long() -> None:
-    disturbed = probe_made(1, step=0.677)
-    assert worth_seconds([disturbed], PATIENCE) == 5.0, "whatever it took"
-    assert worth_seconds([disturbed, probe_made(2, step=0.15)], PATIENCE) == pytest.approx(3.0)
-
-
-def test_a_disturbed_first_probe_does_not_end_the_search() -> None:
-    disturbed = probe_made(1, step=1.1)
-    assert find_ceiling([disturbed], PATIENCE) == 2
-    assert find_ceiling([disturbed, probe_made(2, step=0.15)], PATIENCE) == 8
-    assert find_ceiling([disturbed, probe_made(2, step=1.2)], PATIENCE) == 2, "it is slow"
-
-
-def test_a_search_that_took_its_time_grows_no_further() -> None:
-    made = [probe_made(1, step=0.1, seconds=9.0), probe_made(2, step=0.11, seconds=10.0)]
-    assert find_ceiling(made, PATIENCE) > 2
-    late = [*made, probe_made(4, step=0.12, seconds=1.0)]
-    assert find_ceiling(late, PATIENCE) == 4
-    assert find_ceiling([*late, probe_made(8, False)], PATIENCE) > 4, "the exact answer is near"
-    assert find_ceiling(late, Patience(2.0, 5.0)) > 4
+@pytest.mark.parametrize(
+    ("probes", "ceiling"),
+    [
+        ([probe_made(1, False)], LARGEST_BATCH),
+        ([probe_made(10, step=0.01)], 1000),
+        ([probe_made(1, step=0.01), probe_made(10, step=1.0)], 100),
+        ([probe_made(1), probe_made(10, step=0.01), probe_made(20, step=3.0)], 1000),
+        ([probe_made(1, step=1.0), probe_made(4, step=4.0)], 4),  # it is slow enough already
+        ([probe_made(1), probe_made(700, step=0.7), probe_made(800, False)], 1000),
+        ([probe_made(1, step=9.0)], 2),  # one probe alone may have been disturbed
+        ([probe_made(1, step=9.0), probe_made(2, step=0.1)], 20),
+        ([probe_made(1, step=9.0), probe_made(2, step=9.0)], 2),
+        # What is left of the search bounds a probe too, until the exact answer is near.
+        ([probe_made(1, seconds=9.0), probe_made(4, step=0.4, seconds=9.0)], 400),
+        ([probe_made(1, step=0.1, seconds=9.0), probe_made(4, step=0.4, seconds=10.0)], 4),
+        ([probe_made(1), probe_made(4, step=0.04, seconds=21.0)], 4),
+        ([probe_made(1), probe_made(4, step=0.04, seconds=21.0), probe_made(8, False)], 1000),
+    ],
+)
+def test_time_bounds_the_search_and_lets_it_grow(probes: list[Probe], ceiling: int) -> None:
+    assert find_ceiling(probes, PATIENCE) == ceiling
 
 
 def test_a_fresh_process_confirms_or_searches_on() -> None:
@@ -234,7 +206,7 @@ def test_a_fresh_process_confirms_or_searches_on() -> None:
     assert choose_confirmation(made) == 20
     assert choose_confirmation([*made, probe_made(20, fresh=True)]) is None
     refuted = [*made, probe_made(20, False, fresh=True)]
-    assert choose_confirmation(refuted) == 2, "the next smaller that had fitted"
+    assert choose_confirmation(refuted) == largest_fitting(refuted) == 2, "fresh ones decide"
     between = [*refuted, probe_made(2, fresh=True)]
     assert choose_confirmation(between) == 11
     between += [probe_made(11, fresh=True), probe_made(12, False, fresh=True)]
@@ -243,19 +215,36 @@ def test_a_fresh_process_confirms_or_searches_on() -> None:
     assert choose_confirmation([probe_made(1, False)]) is None
 
 
-def test_why_a_search_stopped() -> None:
-    fast, slow = probe_made(8, step=0.001), probe_made(8, step=1.0)
-    assert explain_stop([fast, probe_made(9, False)], 2, 2, PATIENCE) == "", "exact anyway"
-    assert explain_stop([probe_made(1), fast], 2, 2, PATIENCE) == "--max-attempts 2 was reached"
-    too_long = "a larger batch was not tried: its probe would take over 5 s"
-    assert explain_stop([slow], 1, None, PATIENCE) == too_long
-    assert explain_stop([slow], 1, 9, PATIENCE) == too_long, "not for its attempts"
-    confirmed = [slow, probe_made(8, step=1.0, fresh=True)]
-    assert explain_stop(confirmed, 1, 2, PATIENCE) == too_long, "confirming is no attempt"
-    late = probe_made(8, step=0.001, seconds=21.0)
-    assert "the search would take over 20 s; --full" in explain_stop([late], 1, 9, PATIENCE)
-    refuted = [fast, probe_made(20), probe_made(21, False), probe_made(20, False, fresh=True)]
-    assert "could not confirm" in explain_stop(refuted, 3, None, PATIENCE)
+FAST, SLOW = probe_made(8, step=0.001), probe_made(8, step=1.0)
+TOO_LONG = "a larger batch was not tried: its probe would take over 5 s"
+
+
+@pytest.mark.parametrize(
+    ("probes", "searched", "attempts", "reason"),
+    [
+        ([FAST, probe_made(9, False)], 2, 2, ""),  # exact anyway
+        ([probe_made(1), FAST], 2, 2, "--max-attempts 2 was reached"),
+        ([SLOW], 1, None, TOO_LONG),
+        ([SLOW], 1, 9, TOO_LONG),  # not for its attempts
+        ([SLOW, replace(SLOW, fresh=True)], 1, 2, TOO_LONG),  # confirming is no attempt
+        (
+            [replace(FAST, seconds=21.0)],
+            1,
+            9,
+            "a larger batch was not tried: the search would take over 20 s; --full takes longer",
+        ),
+        (
+            [FAST, probe_made(20), probe_made(21, False), probe_made(20, False, fresh=True)],
+            3,
+            None,
+            "a fresh process could not confirm a larger batch that had fitted before",
+        ),
+    ],
+)
+def test_why_a_search_stopped(
+    probes: list[Probe], searched: int, attempts: int | None, reason: str
+) -> None:
+    assert explain_stop(probes, searched, attempts, PATIENCE) == reason
 
 
 def test_a_refusal_says_what_is_needed() -> None:
@@ -268,20 +257,20 @@ def test_a_refusal_says_what_is_needed() -> None:
     assert explain_refusal(broken, "less") == "batch 1 does not fit: KeyError: 'x'"
 
 
-def test_a_fresh_process_has_the_last_word() -> None:
-    made = [probe_made(1), probe_made(8), probe_made(9, False), probe_made(8, False, fresh=True)]
-    assert largest_fitting(made) == 1
-
-
-def test_the_sweep_ends_with_the_largest() -> None:
-    def sweep(largest: int, *asked: int) -> list[int]:
-        return choose_sweep([probe_made(1), probe_made(largest)], asked, 9.0)
-
-    assert sweep(1) == [1]
-    assert sweep(8) == [1, 2, 4, 8]
-    assert sweep(11) == [1, 2, 4, 8, 11]
-    assert sweep(11, 16, 4, 1) == [1, 4]
-    assert sweep(3, 16) == [3]
+@pytest.mark.parametrize(
+    ("largest", "asked", "batches"),
+    [
+        (1, (), [1]),
+        (8, (), [1, 2, 4, 8]),
+        (11, (), [1, 2, 4, 8, 11]),
+        (11, (16, 4, 1), [1, 4]),
+        (3, (16,), [3]),
+    ],
+)
+def test_the_sweep_ends_with_the_largest(
+    largest: int, asked: tuple[int, ...], batches: list[int]
+) -> None:
+    assert choose_sweep([probe_made(1), probe_made(largest)], asked, 9.0) == batches
 
 
 @given(
@@ -324,17 +313,13 @@ def test_configurations_of_max_crops() -> None:
         plan_configurations("w", knows, Wanted(max_crops=(2,), start_from=4))
 
 
-def answers(*probes: Probe) -> Sequence[Probe]:
-    return probes
-
-
 def test_what_holds_for_all_ranks() -> None:
     roomy = probe_made(4, peak=10.0, free=100.0, step=0.2)
     tight = probe_made(4, peak=50.0, free=100.0, step=0.1)
-    together = combine(answers(roomy, tight))
+    together = combine([roomy, tight])
     assert together.peak_bytes.value == 50.0
-    assert together.step_seconds == roomy.step_seconds, "the slowest rank sets the pace"
-    refused = combine(answers(roomy, probe_made(4, False)))
+    assert together.step_seconds == roomy.step_seconds, "the slowest rank counts"
+    refused = combine([roomy, probe_made(4, False)])
     assert refused.status == "out of memory"
     assert refused.reason == "rank 1: no memory"
 

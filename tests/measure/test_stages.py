@@ -1,18 +1,55 @@
-"""Does the loader bring the rows that it should, in the order that it should?"""
+"""The small parts that stages are made of: batches, loaders, counted FLOPs."""
 
 from __future__ import annotations
 
+from collections import UserDict
 from typing import Any
 
+import pytest
 import torch
 from torch import nn
+from torch.nn.utils.rnn import pack_sequence
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 from diagnose.measure.clock import SMOKE
 from diagnose.measure.machine.device import open_device
-from diagnose.measure.stages.batches import LoaderConfig, make_loader
+from diagnose.measure.stage import count_flops
+from diagnose.measure.stages.batches import LoaderConfig, make_loader, tensor_bytes
 from diagnose.measure.stages.plan import Context
+from diagnose.measure.stages.steps import to_device
 from diagnose.workload import Network, Size, Workload
+
+META = torch.device("meta")
+
+
+def test_every_usual_kind_of_batch_is_moved() -> None:
+    row = torch.zeros(2)
+    moved = to_device({"a": row, "b": [row, (row, "text")]}, META)
+    assert moved["a"].device == moved["b"][0].device == moved["b"][1][0].device == META
+    assert moved["b"][1][1] == "text"
+    assert to_device(UserDict(a=row), META)["a"].device == META  # like HF's BatchEncoding
+    assert to_device(pack_sequence([row]), torch.device("cpu")).data.device.type == "cpu"
+
+
+def test_the_bytes_of_a_nested_batch() -> None:
+    row = torch.zeros(4)
+    assert tensor_bytes({"a": row, "b": [row, (row, "text")]}) == 48
+    assert tensor_bytes(UserDict(a=row)) == 16
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.1])
+def test_attention_is_counted_with_and_without_dropout(dropout: float) -> None:
+    """Two fused and unfused paths of the CPU; both do two products of 2·B·H·L·L·D each."""
+    query = torch.randn(2, 3, 16, 8, requires_grad=True)
+    forward = 2 * 2 * 2 * 3 * 16 * 16 * 8
+
+    def attend() -> torch.Tensor:
+        return nn.functional.scaled_dot_product_attention(query, query, query, dropout_p=dropout)
+
+    assert count_flops(attend) == forward
+    backward = count_flops(lambda: torch.autograd.backward(attend().sum())) - forward
+    assert backward in (2 * forward, forward * 5 // 2)  # unfused, or fused with recomputation
+
 
 ROWS, RANKS, SEED = 24, 2, 5
 SIZE = Size(batch_size=5, sequence_length=1)

@@ -168,49 +168,40 @@ def describe(error: Exception) -> tuple[str, str]:
     return kind, f"raised {error}"
 
 
-def failing(
-    errors: Sequence[Exception | None], described: bool = True
-) -> Callable[[ThreadRank], str]:
-    """Ranks whose third step raises; returns what each of them was told."""
+def fail(peers: ThreadRank, errors: Sequence[Exception | None], described: bool) -> str:
+    """What each rank hears when the third step of some of them raises."""
+    timer, steps = FakeTimer(), 0
 
-    def work(peers: ThreadRank) -> str:
-        timer, steps = FakeTimer(), 0
+    def step() -> None:
+        nonlocal steps
+        steps += 1
+        timer.spend(2.0)
+        error = errors[peers.rank]
+        if steps == 3 and error is not None:
+            raise error
 
-        def step() -> None:
-            nonlocal steps
-            steps += 1
-            timer.spend(2.0)
-            error = errors[peers.rank]
-            if steps == 3 and error is not None:
-                raise error
-
-        try:
-            measure(
-                [Timed("step", step)], EFFORT, timer, peers=peers, seed=0, stop=after(9),
-                describe=describe if described else None,
-            )  # fmt: skip
-        except StepFailed as failure:
-            return str(failure)
-        return "nothing"
-
-    return work
+    known = describe if described else None
+    variants, rule = [Timed("step", step)], after(9)
+    try:
+        measure(variants, EFFORT, timer, peers=peers, seed=0, stop=rule, describe=known)
+    except StepFailed as failure:
+        return str(failure)
+    return "nothing"
 
 
-def test_a_failure_on_one_rank_is_told_on_all() -> None:
-    told = on_ranks(2, failing([None, MemoryError("no room")]))
-    assert told == ["rank 1 raised no room"] * 2
-
-
-def test_a_rank_that_lost_its_peer_is_not_blamed() -> None:
-    told = on_ranks(2, failing([ConnectionError("closed"), MemoryError("no room")]))
-    assert told == ["rank 1 raised no room"] * 2
-
-
-def test_a_failure_of_every_rank_is_told_once() -> None:
-    told = on_ranks(2, failing([ValueError("wrong"), ValueError("wrong")]))
-    assert told == ["every rank raised wrong"] * 2
+@pytest.mark.parametrize(
+    ("errors", "sentence"),
+    [
+        ((None, MemoryError("no room")), "rank 1 raised no room"),
+        # Who lost its peer is not to blame.
+        ((ConnectionError("closed"), MemoryError("no room")), "rank 1 raised no room"),
+        ((ValueError("wrong"), ValueError("wrong")), "every rank raised wrong"),
+    ],
+)
+def test_a_failure_is_heard_on_all_ranks(errors: Sequence[Exception | None], sentence: str) -> None:
+    assert on_ranks(2, lambda peers: fail(peers, errors, True)) == [sentence] * 2
 
 
 def test_without_a_description_the_error_itself_ends_the_rank() -> None:
     with pytest.raises(MemoryError, match="no room"):
-        on_ranks(1, failing([MemoryError("no room")], described=False))
+        on_ranks(1, lambda peers: fail(peers, [MemoryError("no room")], False))

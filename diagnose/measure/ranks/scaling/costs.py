@@ -1,7 +1,8 @@
-"""What do evaluation and saving cost? Timed a few times each, so that any cadence can be told."""
+"""What does a job cost beside the time of its steps? Evaluation, saving, and each rank's power."""
 
 from __future__ import annotations
 
+import math
 import statistics
 import tempfile
 from collections.abc import Callable
@@ -9,13 +10,19 @@ from pathlib import Path
 
 import torch
 
+from diagnose.measure.gpu import nvml
+from diagnose.measure.gpu.sampler import Sampler
+from diagnose.measure.machine.describe import identities
 from diagnose.measure.ranks.job.member import Member, describe_error
+from diagnose.records.codec import from_dict, to_dict
 from diagnose.records.header import Reading
 from diagnose.records.ranks import CadenceCost
 from diagnose.workload import Batch, Network
 
 EVALUATED_BATCHES = 8
 REPEATS = 3
+# NVML averages power over up to a second; three of them hold two whole averages.
+WATCHED_SECONDS = 3.0
 
 
 def measure_cadence(
@@ -74,3 +81,25 @@ def _repeat(member: Member, work: Callable[[], object]) -> Reading:
     if failure or not seconds:
         return Reading(None, failure or "measured on rank 0")
     return Reading(statistics.median(seconds))
+
+
+def measure_watts(member: Member, step: Callable[[], object], step_seconds: float) -> list[Reading]:
+    """By rank, over as many steps as fill the time; `step_seconds` is the same on every rank."""
+    member.at("power of the full step")
+    mine = _watch(member, step, max(1, math.ceil(WATCHED_SECONDS / step_seconds)))
+    return [from_dict(Reading, each, "watts") for each in member.gather_objects(to_dict(mine))]
+
+
+def _watch(member: Member, step: Callable[[], object], steps: int) -> Reading:
+    device = member.device
+    if device.is_cpu:
+        return Reading(None, "the CPU has no NVML")
+    own = identities(device.kind)[member.local_rank]
+    with nvml.open_session() as session, Sampler(session, own) as sampler:
+        device.synchronize()
+        began = device.now()
+        for _ in range(steps):
+            step()
+            member.still()
+        device.synchronize()
+        return sampler.watts_between(began, device.now())
