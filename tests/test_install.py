@@ -196,10 +196,14 @@ def test_a_torch_that_cannot_be_used_is_one_sentence(
 
 def test_without_torch_it_says_so(installed: Installed, tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("print('ran')\n")
-    # Without the borrowed packages only the standard library and the wheel are left.
     code = (
-        "import sys; sys.path[:] = [each for each in sys.path if 'site-packages' not in each]\n"
-        f"sys.path.append({str(installed.site)!r})\n"
+        "import sys\n"
+        "class Hide:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        "        if name == 'torch': raise ModuleNotFoundError(name)\n"
+        "import importlib.util; find = importlib.util.find_spec\n"
+        "importlib.util.find_spec = lambda name, *more: None if name == 'torch' else find(name)\n"
+        "sys.meta_path.insert(0, Hide())\n"
         "from diagnose.__main__ import main; sys.exit(main(['script', 'train.py']))"
     )
     done = installed.run("python", "-c", code, cwd=tmp_path)

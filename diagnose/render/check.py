@@ -111,8 +111,7 @@ def _check_origin(directory: Path, record: store.Record) -> list[str]:
     problems = []
     if record.header.source != "hardware":
         problems.append(
-            f"{directory} was measured on a {record.header.source}: it is no result and must not "
-            "be kept"
+            f"{directory} was measured on a {record.header.source}: not a result, must not be kept"
         )
     if record.header.effort == "smoke":
         problems.append(

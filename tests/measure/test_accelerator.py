@@ -85,7 +85,7 @@ def test_the_sampled_gpu_is_the_one_that_was_measured(
 
 def test_results_of_a_fake_device_never_pass_the_check(whole: Path) -> None:
     assert read_record(whole, "fake")["header"]["source"] == "fake device"
-    assert "This is no result" in (whole / "fake" / "report.md").read_text()
+    assert "Not a result" in (whole / "fake" / "report.md").read_text()
     outcome = diagnose_here("check", "--reports", whole)
     assert outcome.code == 1
     assert "fake device" in outcome.err
