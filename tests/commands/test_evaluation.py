@@ -24,22 +24,10 @@ from tests.support.rank_jobs import finish, torchrun
 JOB = ROOT / "tests" / "support" / "jobs" / "answers.py"
 FAULTS = str(ROOT / "tests" / "support" / "answer_faults")
 RIGHT = (COUNT + 1) // 2
-# As the field report writes them: with underscores.
 WORDS = ["--workload", str(JOB), "--device", "cpu", "--batch_size", "4", "--timeout", "60"]
 CAPS = [*WORDS, "--max_crops_list", "1", "3"]
-BUILT_IN = [
-    "--workload",
-    "vqa",
-    "--size",
-    "tiny",
-    "--num-samples",
-    "4",
-    "--batch-size",
-    "2",
-    "--max-crops-list",
-    "1",
-    "4",
-]
+BUILT_IN = ["--workload", "vqa", "--size", "tiny", "--num-samples", "4", "--batch-size", "2"]
+BUILT_IN += ["--max-crops-list", "1", "4"]
 BOTH = pytest.mark.parametrize("verb", [evaluate, profile_accuracy])
 
 
