@@ -18,7 +18,7 @@ else
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help diagnose optimize batch-size evaluate accuracy test bench lint report check clean
+.PHONY: help diagnose optimize batch-size evaluate accuracy test quick bench lint report check clean
 
 help: ## print this list
 	@awk -F':.*## ' '/^[a-z_-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -47,6 +47,9 @@ accuracy: $(READY) ## diagnose scripts whose cause is known, and publish how oft
 
 test: lint ## lint, then every test, two files at a time
 	$(RUN) -m pytest tests -n 2 --dist loadfile $(ARGS)
+
+quick: lint ## lint, then every test that starts no process: under 90 s
+	$(RUN) -m pytest tests -n 2 --dist loadfile --quick -m "not child and not alone" $(ARGS)
 
 bench: $(READY) ## the stages as pytest-benchmark tests (JSON in .benchmarks/)
 	$(RUN) -m pytest bench --benchmark-autosave $(ARGS)

@@ -22,6 +22,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--workload", default="bert", help="a built-in workload, or a .py file")
     group.addoption("--size", help="size of the workload (default: what suits the device)")
     group.addoption("--device", help="cpu, cuda, ... (default: the accelerator, else cpu)")
+    group.addoption("--quick", action="store_true", help="skip whatever starts a Python process")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

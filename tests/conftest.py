@@ -2,8 +2,10 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 from collections.abc import Generator
 from types import FrameType
+from typing import Any
 
 import pytest
 
@@ -22,6 +24,20 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 # For a test with its fixtures, whatever it waits for; the longest takes a third of it.
 LIMIT_SECONDS = 900
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("--quick"):
+        sys.addaudithook(_skip_python_processes)
+
+
+def _skip_python_processes(event: str, arguments: tuple[Any, ...]) -> None:
+    """A new Python loads torch for seconds; a test that starts one is skipped at that moment."""
+    # pytest's own workers start before there is a test.
+    if event == "subprocess.Popen" and "PYTEST_CURRENT_TEST" in os.environ:
+        if "python" not in os.path.basename(str(arguments[0])):
+            return
+        pytest.skip("starts a Python process, which `make test` does")
 
 
 @pytest.hookimpl(wrapper=True)
