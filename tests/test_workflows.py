@@ -13,6 +13,7 @@ import yaml  # type: ignore[import-untyped]
 
 ROOT = Path(__file__).parents[1]
 WORKFLOWS = ("check.yml", "diagnose-gpu.yml")
+SECONDS = 60  # for any of the small commands below
 TRUSTED_ACTIONS = {"actions/checkout", "actions/setup-python", "actions/upload-artifact"}
 
 
@@ -62,7 +63,12 @@ def test_only_trusted_actions_are_used(name: str) -> None:
 def test_scripts_are_valid_shell(name: str) -> None:
     for script in find_scripts(read_workflow(name)):
         shell = subprocess.run(
-            ["bash", "-n"], input=script, capture_output=True, text=True, check=False
+            ["bash", "-n"],
+            input=script,
+            capture_output=True,
+            text=True,
+            timeout=SECONDS,
+            check=False,
         )
         assert shell.returncode == 0, shell.stderr
 
@@ -97,7 +103,13 @@ ENVIRONMENT = {name: text for name, text in os.environ.items() if not name.start
 
 def run(directory: Path, *command: str) -> str:
     child = subprocess.run(
-        command, cwd=directory, env=ENVIRONMENT, capture_output=True, text=True, check=False
+        command,
+        cwd=directory,
+        env=ENVIRONMENT,
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
+        check=False,
     )
     assert child.returncode == 0, child.stderr
     return child.stdout.strip()

@@ -1,0 +1,164 @@
+"""How is each command of the README and of docs/ run in seconds, and which cannot be run here?"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+TINY = "--smoke --size tiny --device cpu"
+
+
+@dataclass(frozen=True)
+class Small:
+    """The line that is run in place of a documented one: all its words, and some to make it small.
+
+    Documented lines with the same small one share its run.
+    """
+
+    line: str
+    leaves: str = ""  # a pattern of files that must exist afterwards
+
+
+@dataclass(frozen=True)
+class Elsewhere:
+    """Why a documented line is not run here, and which test does what it does instead."""
+
+    reason: str
+    test: str
+    mentions: str  # in that test
+
+
+SCRIPT = Small(
+    # Options need the long form of `diagnose train.py`.
+    "diagnose script --seconds 6 --json why.json --label mine train.py --lr 0.1",
+    leaves="reports/mine/report.md",
+)
+DGCA = Small(
+    f'make diagnose PYTHON=python ARGS="--workload dgca --stages inference {TINY}"',
+    leaves="reports/*-dgca-*/report.md",
+)
+JOB = Small(
+    f"diagnose run --workload my_job.py --stages inference training {TINY} --label before && "
+    f"diagnose run --workload my_job.py --stages inference training {TINY} --label before --resume",
+    leaves="reports/before/report.md",
+)
+TRAINING = Small(
+    "python -m bench.dgca.preprocess --output data --size small --size tiny --rows 40 && "
+    "python -m bench.dgca.train --do-train --preprocessed-train data/train.pt --size small "
+    "--size tiny --max-steps 2 --device cpu --output trained",
+    leaves="data/train.pt",
+)
+RENDERED = Small(
+    'make report PYTHON=python ARGS="--reports committed" && '
+    'make check PYTHON=python ARGS="--reports committed"',
+    leaves="committed/README.md",
+)
+
+COMMANDS: dict[str, Small] = {
+    "diagnose train.py --lr 0.1": SCRIPT,
+    "diagnose script --label mine train.py": SCRIPT,
+    "diagnose script --json why.json train.py": SCRIPT,
+    "python -m diagnose script train.py": SCRIPT,
+    "torchrun --nproc-per-node=2 --no-python diagnose script train.py": Small(
+        "torchrun --standalone --nproc-per-node=2 --no-python diagnose script --seconds 6 train.py"
+    ),
+    "make diagnose": DGCA,
+    "make diagnose PYTHON=python": DGCA,
+    'make diagnose ARGS="--workload bert"': Small(
+        f'make diagnose PYTHON=python ARGS="--workload bert --stages inference {TINY}"',
+        leaves="reports/*-bert-*/report.md",
+    ),
+    "diagnose run --workload my_job.py --label before": JOB,
+    "diagnose run --workload my_job.py --stages inference training": JOB,
+    "diagnose run --workload my_job.py --label before --resume": JOB,
+    "diagnose optimize --workload my_job.py": Small(
+        f"diagnose optimize --workload my_job.py {TINY} --label changes",
+        leaves="reports/changes/report.md",
+    ),
+    "diagnose batch-size --workload my_job.py --sweep 1 2 4 8 16": Small(
+        "diagnose batch-size --workload my_job.py --sweep 1 2 4 8 16 --no-auto-adjust-batch-size "
+        f"{TINY} --label swept",
+        leaves="reports/swept/report.md",
+    ),
+    "python -m diagnose run --data sentences.tsv": Small(
+        f"python -m diagnose run --data sentences.tsv --stages real_data {TINY} --label text",
+        leaves="reports/text/report.md",
+    ),
+    "make optimize": Small(
+        f'make optimize PYTHON=python ARGS="--workload my_job.py {TINY} --label one"',
+        leaves="reports/one/report.md",
+    ),
+    "python -m diagnose optimize --only apply_prompt --annotations": Small(
+        f"python -m diagnose optimize --only apply_prompt --annotations {TINY} --label prompt",
+        leaves="reports/prompt/report.md",
+    ),
+    "python -m diagnose optimize --workload timeseries": Small(
+        f"python -m diagnose optimize --workload timeseries --only no_workers {TINY} --label days",
+        leaves="reports/days/report.md",
+    ),
+    "python -m diagnose optimize --workload vqa": Small(
+        f"python -m diagnose optimize --workload vqa --only kv_cache {TINY} --label pictures",
+        leaves="reports/pictures/report.md",
+    ),
+    "python -m bench.dgca.preprocess --output data --size small": TRAINING,
+    "python -m bench.dgca.train --do-train --preprocessed-train data/train.pt --size small": (
+        TRAINING
+    ),
+    "python -m bench.timeseries.train --csv air.csv --target pm25 --grid": Small(
+        "python -m bench.timeseries.train --csv air.csv --target pm25 --grid --epochs 1 "
+        "--device cpu"
+    ),
+    "python -m diagnose batch-size --workload textgen": Small(
+        "python -m diagnose batch-size --workload textgen --batch-size 2 "
+        f"--no-auto-adjust-batch-size {TINY} --label answers",
+        leaves="reports/answers/report.md",
+    ),
+    "python diagnose/evaluate.py -m checkpoint -d questions.jsonl -b 8 -o evaluation": Small(
+        "python diagnose/evaluate.py -m checkpoint -d questions.jsonl -b 8 -o evaluation "
+        "--device cpu --max-tokens 4",
+        leaves="evaluation/results.json",
+    ),
+    "torchrun --nproc-per-node=2 diagnose/profile_accuracy.py --max-crops-list 12 13 "
+    "--output vqa.json": Small(
+        "torchrun --standalone --nproc-per-node=2 diagnose/profile_accuracy.py "
+        "--max-crops-list 12 13 --output vqa.json --size tiny --device cpu --num-samples 2",
+        leaves="vqa.json",
+    ),
+    "torchrun --nproc-per-node=2 diagnose/ddp_bandwidth.py": Small(
+        "torchrun --standalone --nproc-per-node=2 diagnose/ddp_bandwidth.py --smoke --device cpu "
+        "--label link",
+        leaves="reports/link/report.md",
+    ),
+    "torchrun --nproc-per-node=2 diagnose/ddp_scaling.py": Small(
+        "torchrun --standalone --nproc-per-node=2 diagnose/ddp_scaling.py "
+        f"--workload my_job.py {TINY} --label ranks --only",
+        leaves="reports/ranks/report.md",
+    ),
+    "python -m diagnose scale --label amd-epyc-dgca --ranks 8 64 512 --link ib400": Small(
+        "python -m diagnose scale --label amd-epyc-dgca --ranks 8 64 512 --link ib400 "
+        "--reports measured"
+    ),
+    "make report": RENDERED,
+    "make check": RENDERED,
+}
+
+INSTALLS = Elsewhere("needs the network", "tests/test_install.py", '"install"')
+ELSEWHERE: dict[str, Elsewhere] = {
+    "pip install .": INSTALLS,
+    'pip install -e ".[suite]"': INSTALLS,
+    "pip install git+https://github.com/OWNER/torch-diagnose": INSTALLS,
+    "make test": Elsewhere("would run itself", "tests/test_workflows.py", '"test"'),
+    "make quick": Elsewhere("would run itself", "tests/test_workflows.py", '"test"'),
+    "make bench": Elsewhere("is pytest", "tests/bench/test_bench.py", '"bench"'),
+    "make accuracy": Elsewhere(
+        "takes an hour", "tests/commands/test_accuracy.py", '"accuracy", "--tool"'
+    ),
+    "torchrun --nnodes=2 --nproc-per-node=8 --rdzv-backend=c10d --rdzv-endpoint=HOST:29500 "
+    "diagnose/ddp_bandwidth.py --link-gbit 400": Elsewhere(
+        "needs two hosts", "tests/commands/test_two_hosts.py", "bandwidth"
+    ),
+    "srun --nodes=2 --ntasks-per-node=1 torchrun --nnodes=2 --nproc-per-node=8 "
+    "--rdzv-backend=c10d --rdzv-endpoint=$(scontrol show hostnames | head -1):29500 "
+    "diagnose/ddp_scaling.py --workload my_job.py": Elsewhere(
+        "needs Slurm", "tests/commands/test_two_hosts.py", "scaling"
+    ),
+}
