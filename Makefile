@@ -18,7 +18,7 @@ else
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help diagnose optimize batch-size evaluate accuracy test bench lint report check clean
+.PHONY: help diagnose optimize batch-size evaluate accuracy quick test bench lint report check clean
 
 help: ## print this list
 	@awk -F':.*## ' '/^[a-z_-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -44,6 +44,9 @@ evaluate: $(READY) ## answer and score questions; ARGS="-m DIR -d FILE.jsonl -b 
 
 accuracy: $(READY) ## diagnose scripts whose cause is known, and publish how often it is right
 	$(RUN) -m diagnose accuracy $(ARGS)
+
+quick: $(READY) ## the tests that start no process with torch
+	$(RUN) -m pytest tests -n 2 --dist loadfile -m "not child" $(ARGS)
 
 test: lint ## lint, then every test, two files at a time
 	$(RUN) -m pytest tests -n 2 --dist loadfile $(ARGS)
