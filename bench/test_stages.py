@@ -8,22 +8,20 @@ from typing import Any
 
 import pytest
 
-# In ladder order; on a device or workload that lacks one of them the case is skipped.
-CASES = (
-    ("ceilings", "matmul float32"),
-    ("ceilings", "memory copy"),
-    ("ceilings", "empty operation"),
-    ("inference", "inference"),
-    ("training", "training"),
-    ("precision", "mixed precision"),
-    *(
-        ("loader", f"{workers} workers, {storage}")
+from diagnose.measure.stages import STAGE_KEYS
+
+# What a stage times, where that is not one step of the stage's own name.
+VARIANTS = {
+    "ceilings": ["matmul float32", "memory copy", "empty operation"],
+    "precision": ["mixed precision"],
+    "loader": [
+        f"{workers} workers, {storage}"
         for storage in ("mmap", "preload")
         for workers in (0, 2, 4, 8)
-    ),
-    ("real_data", "real data"),
-    ("full_model", "full model"),
-)
+    ],
+}
+# In ladder order; on a device or workload that lacks one of them the case is skipped.
+CASES = [(key, name) for key in STAGE_KEYS for name in VARIANTS.get(key, [key.replace("_", " ")])]
 
 
 @pytest.mark.parametrize(("stage", "name"), CASES)

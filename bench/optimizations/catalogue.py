@@ -2,26 +2,38 @@
 
 from __future__ import annotations
 
+import importlib
+
 from bench.dgca.masking import mask_on_device
 from bench.dgca.model import BEST
-from bench.optimizations import dgca_data, dgca_model, training
+from bench.optimizations import dgca_model
 from bench.optimizations.dgca_lab import training_trial
-from diagnose.workload import Treatment
+from diagnose.workload import Optimization, Treatment
 
-OPTIMIZATIONS = (
-    dgca_model.APPLY_PROMPT,
-    dgca_model.DYNAMIC_MASK,
-    dgca_model.GATED_FUSION,
-    *dgca_data.OPTIMIZATIONS,
-    training.LOGGING_SYNC,
-    training.TORCH_COMPILE,
-    training.FUSED_OPTIMIZER,
-    dgca_model.HIDDEN_STATES,
-    training.MIXED_PRECISION,
-    dgca_model.LABELLED_ONLY,
-    training.KEEP_MEMORY,
-    dgca_model.ALL_TOGETHER,
+# File of this folder, and what it offers: one or several.
+_ENTRIES = (
+    "dgca_model.APPLY_PROMPT",
+    "dgca_model.DYNAMIC_MASK",
+    "dgca_model.GATED_FUSION",
+    "dgca_data.OPTIMIZATIONS",
+    "training.LOGGING_SYNC",
+    "training.TORCH_COMPILE",
+    "training.FUSED_OPTIMIZER",
+    "dgca_model.HIDDEN_STATES",
+    "training.MIXED_PRECISION",
+    "dgca_model.LABELLED_ONLY",
+    "training.KEEP_MEMORY",
+    "dgca_model.ALL_TOGETHER",
 )
+
+
+def _find(entry: str) -> tuple[Optimization, ...]:
+    module, _, name = entry.partition(".")
+    found = getattr(importlib.import_module(f"bench.optimizations.{module}"), name)
+    return (found,) if isinstance(found, Optimization) else tuple(found)
+
+
+OPTIMIZATIONS = tuple(each for entry in _ENTRIES for each in _find(entry))
 TREATMENT = Treatment(
     OPTIMIZATIONS,
     mapped={

@@ -75,6 +75,13 @@ def loader_series(record: RunRecord) -> dict[str, dict[Setting, Measurement]]:
     return series
 
 
+def steps(record: RunRecord) -> list[tuple[str, Measurement]]:
+    """The result of every stage that runs steps: neither limits of the device nor loading alone."""
+    keys = [stage.key for stage in record.stages if stage.key not in ("ceilings", "loader")]
+    found = [(key, result(record, key)) for key in keys]
+    return [(key, each) for key, each in found if each is not None]
+
+
 def headline(record: RunRecord) -> tuple[str, Measurement] | None:
     for key in HEADLINE_STAGES:
         found = result(record, key)

@@ -101,7 +101,7 @@ def _open(label: str, arguments: argparse.Namespace, cases: Sequence[Case]) -> A
 
 def _begin(fresh: AccuracyRecord, directory: Path, *, resume: bool) -> AccuracyRecord:
     """Take up the interrupted run, without the scripts that failed in it."""
-    path = directory / store.ACCURACY_NAME
+    path = directory / AccuracyRecord.FILE_NAME
     if not (resume and path.exists()):
         return fresh
     earlier = store.load(path, AccuracyRecord)

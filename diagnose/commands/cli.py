@@ -1,7 +1,7 @@
-"""What can be asked? The verbs, and how every one of them ends: an exit code, one sentence.
+"""How does a verb begin and end? With words of the command line; an exit code, one sentence.
 
-A verb is a module with `add_options(parser)` and `run(arguments)`; only the one that is asked for
-is imported, so that --help loads neither torch nor pandas.
+A verb is a module with MANUAL, `add_options(parser)` and `run(arguments)`; only the one that is
+asked for is imported, so that --help loads neither torch nor pandas.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
 
 from diagnose.commands.arguments import Parser, hyphenate, is_first_rank
 from diagnose.commands.keep import complain
@@ -20,6 +19,7 @@ from diagnose.measure.machine.torch_check import UnusableTorch
 from diagnose.measure.ranks.job.rendezvous import NoRendezvous, Refusal
 from diagnose.measure.session import CouldNotOpen, Refused
 from diagnose.records.exit_codes import COULD_NOT_MEASURE, INTERRUPTED, USAGE
+from diagnose.records.verbs import VERBS, Verb
 from diagnose.render.store import LabelError, StoreError, validate_label
 from diagnose.workload import WorkloadError
 
@@ -28,35 +28,6 @@ EXIT_CODES = """exit codes:
   3 something could not be measured, 130 interrupted. torchrun turns every one
   that is not 0 into its own 1; the line to read begins with "diagnose:".
 Options may be written with underscores too."""
-
-
-class Verb(NamedTuple):
-    """One thing that can be asked."""
-
-    name: str
-    module: str  # in this package
-    help: str
-
-
-VERBS = (
-    Verb("run", "run", "Measure this machine stage by stage and write a report."),
-    Verb(
-        "script",
-        "script",
-        "Run your script unchanged; report the cause, the line and the milliseconds a fix would "
-        "save.",
-    ),
-    Verb("optimize", "optimize", "Try every optimization: is the result equal, is it faster?"),
-    Verb("batch-size", "batch_size", "Find the largest batch that fits, and the one worth using."),
-    Verb("link", "link", "Measure the link between ranks (under torchrun)."),
-    Verb("scaling", "scaling", "Find out where several ranks lose time (under torchrun)."),
-    Verb("scale", "scale", "Predict larger clusters from a measured scaling. Needs no torch."),
-    Verb("evaluate", "evaluate", "Answer and score questions."),
-    Verb("profile-accuracy", "profile_accuracy", "Score and cost of each cap of image tiles."),
-    Verb("accuracy", "accuracy", "Judge `script` on scripts whose cause is known."),
-    Verb("report", "report", "Render reports again from their data. Needs no torch."),
-    Verb("check", "check", "Fail if a report is not what its data render to. Needs no torch."),
-)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -12,22 +12,14 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Generic, TypeVar
 
-from diagnose.records.accuracy import AccuracyRecord
-from diagnose.records.batch_size import BatchSizeRecord
 from diagnose.records.codec import dumps
-from diagnose.records.experiments import OptimizeRecord
-from diagnose.records.ranks import BandwidthRecord, ScalingRecord
-from diagnose.records.run import RunRecord
 from diagnose.render import store
 
 # What should have been measured, and was not.
 BROKEN = ("failed", "hung", "invalid")
 
 R = TypeVar("R")
-Kept = TypeVar(
-    "Kept",
-    RunRecord, OptimizeRecord, BatchSizeRecord, BandwidthRecord, ScalingRecord, AccuracyRecord,
-)  # fmt: skip
+Kept = TypeVar("Kept", bound=store.Record)
 
 
 class Keeper(Generic[R]):

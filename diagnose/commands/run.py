@@ -95,7 +95,7 @@ def _label_parts(record: RunRecord, arguments: argparse.Namespace) -> list[str]:
 
 def _begin(record: RunRecord, directory: Path, *, resume: bool) -> RunRecord:
     """Take up the interrupted run, or put the finished one aside."""
-    path = directory / store.RECORD_NAME
+    path = directory / RunRecord.FILE_NAME
     if not path.exists():
         return record
     try:
@@ -145,7 +145,7 @@ def _measure_link(record: RunRecord, directory: Path, arguments: argparse.Namesp
     if machine.device != "cpu" and len(machine.gpus) < 2:
         complain("interconnect: skipped, because an all-reduce needs two accelerators")
         return FINE
-    path = directory / store.BANDWIDTH_NAME
+    path = directory / BandwidthRecord.FILE_NAME
     if arguments.resume and path.exists() and store.load(path, BandwidthRecord).complete:
         return FINE
     return measure_here(record.header, arguments.reports, quiet=arguments.json)

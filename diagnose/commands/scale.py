@@ -33,7 +33,7 @@ def run(arguments: argparse.Namespace) -> int:
     from diagnose.render.scaling import render_scale
 
     directory = store.record_path(arguments.reports, arguments.label).parent
-    record = store.load(directory / store.SCALING_NAME, ScalingRecord)
+    record = store.load(directory / ScalingRecord.FILE_NAME, ScalingRecord)
     try:
         print(render_scale(simulate_record(record, arguments.ranks, arguments.link)))
     except SimulationRefused as error:

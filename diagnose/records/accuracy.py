@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from diagnose.records.header import Header, Reading
 
@@ -78,6 +79,8 @@ class CaseResult:
 @dataclass(frozen=True)
 class AccuracyRecord:
     """One `make accuracy`."""
+
+    FILE_NAME: ClassVar[str] = "accuracy.json"
 
     header: Header
     tool: str  # the command that was judged

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 from diagnose.records.header import Header, Reading, Setting, Status, WorkloadFacts
 from diagnose.records.run import StageResult
@@ -76,6 +76,8 @@ class Configuration:
 @dataclass(frozen=True)
 class BatchSizeRecord:
     """One `batch-size`."""
+
+    FILE_NAME: ClassVar[str] = "batch_size.json"
 
     header: Header
     workload: WorkloadFacts

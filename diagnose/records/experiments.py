@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import ClassVar, Literal
 
 from diagnose.records.header import Header, Reading, Setting, Status, WorkloadFacts
 from diagnose.records.run import Measurement, StageResult
@@ -90,6 +90,8 @@ class LaunchMap:
 @dataclass(frozen=True)
 class OptimizeRecord:
     """One `optimize`: experiments and the map that says where to look."""
+
+    FILE_NAME: ClassVar[str] = "optimize.json"
 
     header: Header
     workload: WorkloadFacts

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 from diagnose.records.experiments import Comparison
 from diagnose.records.header import Fact, Header, Reading, Setting, Status, WorkloadFacts
@@ -67,6 +68,8 @@ class EnvironmentTrial:
 class BandwidthRecord:
     """One run of ddp_bandwidth.py."""
 
+    FILE_NAME: ClassVar[str] = "bandwidth.json"
+
     header: Header
     backend: str
     nodes: int
@@ -115,6 +118,8 @@ class CadenceCost:
 @dataclass(frozen=True)
 class ScalingRecord:
     """One run of ddp_scaling.py."""
+
+    FILE_NAME: ClassVar[str] = "scaling.json"
 
     header: Header
     workload: WorkloadFacts

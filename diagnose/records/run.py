@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import ClassVar, Literal
 
 from diagnose.records.header import Header, Reading, Setting, Status, WorkloadFacts
 
@@ -99,6 +99,8 @@ class StageResult:
 @dataclass(frozen=True)
 class RunRecord:
     """One `run`: the file that everything told is derived from."""
+
+    FILE_NAME: ClassVar[str] = "run.json"
 
     header: Header
     workload: WorkloadFacts

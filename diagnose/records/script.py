@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any, ClassVar, Literal, get_args
 
 from diagnose.records.codec import from_dict, to_dict
 from diagnose.records.header import Header
@@ -204,6 +204,8 @@ class Ceilings:
 @dataclass(frozen=True)
 class ScriptRecord:
     """Everything that was measured while the script ran."""
+
+    FILE_NAME: ClassVar[str] = "script.json"
 
     header: Header
     script: str

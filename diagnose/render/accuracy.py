@@ -21,6 +21,7 @@ from diagnose.records.accuracy import AccuracyRecord, PlantedCulprit
 from diagnose.render.figures import BLUE, FAINT, GREEN, ORANGE, label, new_axes
 from diagnose.render.markdown import Markup, escape
 from diagnose.render.page import Page, Place, Section, image
+from diagnose.render.part import Part
 from diagnose.render.table import Cell, Column, Doubt, code, missing, table
 
 if TYPE_CHECKING:
@@ -231,3 +232,6 @@ def draw_gains(cases: Sequence[Judged]) -> Figure:
 def _ratio(each: Judged) -> float:
     assert each.real is not None
     return each.promised_seconds / each.real.center
+
+
+PART = Part(AccuracyRecord, "How often is the diagnosis of a script right?", page, figures)

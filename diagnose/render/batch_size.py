@@ -14,6 +14,7 @@ from diagnose.records.stats import Interval
 from diagnose.render.figures import LINES, label
 from diagnose.render.markdown import Markup, escape, prose
 from diagnose.render.page import Page, Place, Section, image
+from diagnose.render.part import Part
 from diagnose.render.table import Cell, Column, Doubt, missing, table
 
 if TYPE_CHECKING:
@@ -289,3 +290,6 @@ def _draw_memory(axes: Axes, each: Answer, color: str) -> None:
         batches = sorted({batch for batch, _ in measured})
         line = [each.line.predict_bytes(batch) / 1e9 for batch in batches]
         axes.plot(batches, line, color=color, linewidth=1)
+
+
+PART = Part(BatchSizeRecord, "Which batch size?", page, figures)

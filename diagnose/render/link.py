@@ -34,6 +34,7 @@ from diagnose.render.figures import BLUE, GREEN, ORANGE, PURPLE, new_axes
 from diagnose.render.findings import finding_sections
 from diagnose.render.markdown import clean, prose
 from diagnose.render.page import Page, Place, Section, image
+from diagnose.render.part import Part
 from diagnose.render.table import Cell, Column, Doubt, missing, pairs, table
 
 if TYPE_CHECKING:
@@ -326,3 +327,6 @@ def _draw_fit(axes: Axes, link: MeasuredLink) -> None:
     factor = 2 * (world_size - 1) / world_size
     rates = [factor * place / fit.predict_seconds(place) / 1e9 for place in places]
     axes.plot(places, rates, color=BLUE, linewidth=0.8, linestyle=":", label="fitted α + bytes/B")
+
+
+PART = Part(BandwidthRecord, "How fast is the link between the ranks?", page, figures)

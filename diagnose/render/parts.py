@@ -3,46 +3,18 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+import importlib
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from diagnose.analyze import derive
-from diagnose.records.accuracy import AccuracyRecord
-from diagnose.records.batch_size import BatchSizeRecord
-from diagnose.records.experiments import OptimizeRecord
-from diagnose.records.ranks import BandwidthRecord, ScalingRecord
-from diagnose.records.run import RunRecord
-from diagnose.records.script import ScriptRecord
-from diagnose.render import accuracy, batch_size, figures, link, scaling, script, store
+from diagnose.records.verbs import VERBS, Verb
+from diagnose.render import figures, store
 from diagnose.render.closing import closing
-from diagnose.render.optimize import figures as optimize_figures
-from diagnose.render.optimize import report as optimize_report
 from diagnose.render.page import Page, render_page
-from diagnose.render.run import export as run_export
-from diagnose.render.run import figures as run_figures
-from diagnose.render.run import report as run_report
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-
-@dataclass(frozen=True)
-class Part:
-    """How one kind of record is shown."""
-
-    kind: type[store.Record]
-    question: str  # that it answers, for the index and the top of a joint report
-    page: Callable[[Any], Page]
-    # By file name, those that this record has. Asking for them imports no plotting library.
-    figures: Callable[[Any], Mapping[str, Callable[[], Figure]]]
-    # The measurements as CSV, for a file beside the record.
-    export: Callable[[Any], str] | None = None
-
-    @property
-    def record_name(self) -> str:
-        return store.NAMES[self.kind]
+from diagnose.render.part import Part
 
 
 @dataclass(frozen=True)
@@ -70,43 +42,14 @@ class Told:
         return {f"{Path(self.part.record_name).stem}.csv": self.part.export(self.record)}
 
 
-# In the order in which a job is examined: where the time goes, which line, what helps, what
-# several ranks lose, and at last how far the tool itself can be believed.
-PARTS: tuple[Part, ...] = (
-    Part(
-        RunRecord,
-        "Where does the time go?",
-        run_report.page,
-        run_figures.figures,
-        run_export.export,
-    ),
-    Part(ScriptRecord, "Why is the script slow?", script.page, script.figures),
-    Part(
-        OptimizeRecord,
-        "Which line is to blame, and what helps?",
-        optimize_report.page,
-        optimize_figures.figures,
-    ),
-    Part(BatchSizeRecord, "Which batch size?", batch_size.page, batch_size.figures),
-    Part(
-        BandwidthRecord,
-        "How fast is the link between the ranks?",
-        link.page,
-        link.figures,
-    ),
-    Part(
-        ScalingRecord,
-        "Where is scaling lost, and which option gives it back?",
-        scaling.page,
-        scaling.figures,
-    ),
-    Part(
-        AccuracyRecord,
-        "How often is the diagnosis of a script right?",
-        accuracy.page,
-        accuracy.figures,
-    ),
-)
+def _part(verb: Verb) -> Part:
+    """As the verb's own file in this room says."""
+    part = importlib.import_module(f"diagnose.render.{verb.module}").PART
+    assert isinstance(part, Part)
+    return part
+
+
+PARTS = tuple(_part(verb) for verb in VERBS if verb.leaves_record)
 
 
 def load_parts(directory: Path) -> list[Told]:

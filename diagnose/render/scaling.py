@@ -42,6 +42,7 @@ from diagnose.render.findings import finding_sections
 from diagnose.render.markdown import Markup, clean, prose
 from diagnose.render.optimize import experiments as experiment_tables
 from diagnose.render.page import Page, Place, Section, image
+from diagnose.render.part import Part
 from diagnose.render.table import Cell, Column, Doubt, code, missing, table
 from diagnose.render.waterfall import UNEXPLAINED, Step, waterfall
 
@@ -389,3 +390,6 @@ def assumptions(cluster: Cluster) -> list[str]:
         hosts,
         "All-reduces cost what the faster of ring and tree costs; see docs/method.md.",
     ]
+
+
+PART = Part(ScalingRecord, "Where is scaling lost, and which option gives it back?", page, figures)

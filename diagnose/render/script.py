@@ -36,6 +36,7 @@ from diagnose.render.figures import (
 )
 from diagnose.render.markdown import prose
 from diagnose.render.page import Page, Place, Section, image
+from diagnose.render.part import Part
 from diagnose.render.table import Cell, Column, code, missing, table
 
 if TYPE_CHECKING:
@@ -283,3 +284,6 @@ def draw_step(diagnosis: Diagnosis) -> Figure:
     axes.set_xlabel("ms per step; filled: tried, open: estimated, with the 95 % interval")
     figure.legend(loc="outside upper left", ncols=4, frameon=False, fontsize=9)
     return figure
+
+
+PART = Part(ScriptRecord, "Why is the script slow?", page, figures)

@@ -9,46 +9,28 @@ import json
 import os
 import re
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
+from dataclasses import Field
 from pathlib import Path
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, ClassVar, Protocol, TypeVar
 
 from diagnose.records import codec, limits
-from diagnose.records.accuracy import AccuracyRecord
-from diagnose.records.batch_size import BatchSizeRecord
-from diagnose.records.experiments import OptimizeRecord
-from diagnose.records.header import SCHEMA
-from diagnose.records.ranks import BandwidthRecord, ScalingRecord
+from diagnose.records.header import SCHEMA, Header
 from diagnose.records.run import RunRecord
-from diagnose.records.script import ScriptRecord
 
-Record: TypeAlias = (
-    RunRecord
-    | ScriptRecord
-    | OptimizeRecord
-    | BatchSizeRecord
-    | BandwidthRecord
-    | ScalingRecord
-    | AccuracyRecord
-)
+
+class Record(Protocol):
+    """What a verb leaves: a frozen dataclass of records/."""
+
+    FILE_NAME: ClassVar[str]  # under its label
+    __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
+
+    @property
+    def header(self) -> Header: ...
+
+
 T = TypeVar("T", bound=Record)
 
-RECORD_NAME = "run.json"
-SCRIPT_NAME = "script.json"
-OPTIMIZE_NAME = "optimize.json"
-BATCH_SIZE_NAME = "batch_size.json"
-BANDWIDTH_NAME = "bandwidth.json"
-SCALING_NAME = "scaling.json"
-ACCURACY_NAME = "accuracy.json"
-NAMES: Mapping[type[Record], str] = {
-    RunRecord: RECORD_NAME,
-    ScriptRecord: SCRIPT_NAME,
-    OptimizeRecord: OPTIMIZE_NAME,
-    BatchSizeRecord: BATCH_SIZE_NAME,
-    BandwidthRecord: BANDWIDTH_NAME,
-    ScalingRecord: SCALING_NAME,
-    AccuracyRecord: ACCURACY_NAME,
-}
 PREVIOUS_NAME = "run.previous.json"
 LOCK_NAME = ".lock"
 
@@ -87,17 +69,17 @@ def label_from_device_name(name: str) -> str:
 
 def record_path(reports_dir: Path, label: str) -> Path:
     """Where the record of a label is; a label that leads elsewhere is a LabelError."""
-    return reports_dir / validate_label(label) / RECORD_NAME
+    return reports_dir / validate_label(label) / RunRecord.FILE_NAME
 
 
-def find_records(reports_dir: Path, name: str = RECORD_NAME) -> list[Path]:
+def find_records(reports_dir: Path, name: str = RunRecord.FILE_NAME) -> list[Path]:
     return sorted(reports_dir.glob(f"*/{name}"))
 
 
 def save(record: Record, directory: Path) -> Path:
     """Write reports/<label>/run.json so that at every moment a whole file is there."""
     validate_label(record.header.label)
-    path = directory / NAMES[type(record)]
+    path = directory / record.FILE_NAME
     # Serialised first: a number that cannot be stored must not cost the old file.
     try:
         content = codec.dumps(record)

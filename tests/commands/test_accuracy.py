@@ -42,7 +42,7 @@ def test_the_command_judges_a_script_and_its_twin(tmp_path: Path) -> None:
     assert "1 of 1 healthy scripts raise a false alarm" in done.out
     assert "goal missed: false alarms on healthy scripts, none" in done.err
     directory = tmp_path / "accuracy-host-dashboard-compute-plain"
-    record = store.load(directory / store.ACCURACY_NAME, AccuracyRecord)
+    record = store.load(directory / AccuracyRecord.FILE_NAME, AccuracyRecord)
     assert record.complete
     assert record.header.effort == "smoke"
     timed, healthy_one = record.cases
@@ -59,7 +59,7 @@ def test_the_command_judges_a_script_and_its_twin(tmp_path: Path) -> None:
 def test_an_interrupted_run_is_kept_and_resumed(tmp_path: Path) -> None:
     words = [*COMMAND, "--only", "compute_plain", "compute_inference", "--label", "part"]
     words += ["--reports", str(tmp_path)]
-    path = tmp_path / "part" / store.ACCURACY_NAME
+    path = tmp_path / "part" / AccuracyRecord.FILE_NAME
     with started(words, told(compute_inference="sleep")) as job:
         job.wait_until(path.exists)
         done = job.interrupt()

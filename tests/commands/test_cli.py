@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from diagnose.commands.cli import VERBS
 from diagnose.measure.machine.device import DeviceError, open_device
+from diagnose.records.verbs import VERBS
 from tests.support.cli import FAULTY, ROOT, diagnose, diagnose_here, start
 
 DOORS = ("ddp_bandwidth", "ddp_scaling", "evaluate", "profile_accuracy")

@@ -41,7 +41,7 @@ def options(reports: Path) -> list[object]:
 
 
 def read(reports: Path) -> ScalingRecord:
-    return store.load(reports / "ranks" / store.SCALING_NAME, ScalingRecord)
+    return store.load(reports / "ranks" / ScalingRecord.FILE_NAME, ScalingRecord)
 
 
 @pytest.fixture(scope="module")
@@ -126,7 +126,7 @@ def find_rank(number: int, token: str) -> int:
 
 
 def test_what_was_measured_before_a_rank_is_killed_is_kept(tmp_path: Path) -> None:
-    path = tmp_path / "ranks" / store.SCALING_NAME
+    path = tmp_path / "ranks" / ScalingRecord.FILE_NAME
     words = [*options(tmp_path), "--workload", RANKS_JOB, "--timeout", 20]
     with torchrun(SCRIPT, *words) as job:
         job.wait_until(lambda: path.exists() and read(tmp_path).comparisons, seconds=240)

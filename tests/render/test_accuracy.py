@@ -197,7 +197,7 @@ def test_a_stored_report_is_checked(tmp_path: Path) -> None:
     record = record_of(planted(), healthy())
     directory = tmp_path / record.header.label
     store.save(record, directory)
-    assert store.load(directory / store.ACCURACY_NAME, AccuracyRecord) == record
+    assert store.load(directory / AccuracyRecord.FILE_NAME, AccuracyRecord) == record
     write_report(directory)
     write_index(tmp_path)
     assert check(tmp_path) == []

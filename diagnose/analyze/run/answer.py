@@ -28,7 +28,7 @@ _INPUT_WORDS = {
 def answer(record: RunRecord, findings: Sequence[Finding]) -> str:
     found = derive.headline(record)
     if found is None:
-        return f"No step could be measured: {_why_nothing(record)}."
+        return f"No step {_why_nothing(record)}."
     key, measurement = found
     parts = [
         _step(record, key, measurement),
@@ -94,7 +94,10 @@ def _missing(record: RunRecord, findings: Sequence[Finding]) -> str:
 
 
 def _why_nothing(record: RunRecord) -> str:
+    if not set(derive.HEADLINE_STAGES) & set(record.planned):
+        return "of the job was measured: only other stages were asked for"
     for stage in record.stages:
         if stage.status != "done" and stage.key in derive.HEADLINE_STAGES:
-            return f"the stage {stage.key} {stage.status} ({stage.reason.rstrip('.')})"
-    return "the run ended before the first step was timed"
+            why = stage.reason.rstrip(".")
+            return f"could be measured: the stage {stage.key} {stage.status} ({why})"
+    return "could be measured: the run ended before the first step was timed"

@@ -6,13 +6,16 @@ and what their results are used for.
 
 from __future__ import annotations
 
+import functools
+import importlib
+import importlib.util
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from types import ModuleType
 
 from diagnose.analyze.script.claims import Claim, add
-from diagnose.analyze.units import number, scaled
-from diagnose.records.script import Cause, ScriptRecord, Site, Suspect
+from diagnose.analyze.units import number
+from diagnose.records.script import CAUSES, Cause, ScriptRecord, Site, Suspect
 from diagnose.records.stats import Interval
 
 # Runs of one line in a step; fewer are layers of a model, not elements of a tensor.
@@ -25,8 +28,6 @@ HOST_SHARE = 0.5
 COPY_SHARE = 0.4
 # Of the operators that read a value back.
 SYNC_SHARE = 0.2
-# A thousand steps of it are a gigabyte.
-HEAVY_GROWTH_BYTES = 1e6
 # Sampled seconds are a count: their error is about that of this many samples per second.
 SAMPLES_PER_SECOND = 400.0
 
@@ -42,7 +43,7 @@ class _Work:
     def seconds(self) -> float:
         return self.suspect.seconds + self.suspect.backward_seconds
 
-    @cached_property
+    @functools.cached_property
     def operators(self) -> float:
         """Seconds inside operators; a module's own Python code is not the script's to save."""
         suspect = self.suspect
@@ -154,10 +155,20 @@ _RULES: tuple[_Rule, ...] = (
 )
 
 
-def judge_lines(record: ScriptRecord) -> Iterator[Claim]:
-    growing = record.growth.suspect if record.growth is not None else ""
-    claims = [_judge(each, record) for each in record.suspects if each.key != growing]
+def judge_seen(record: ScriptRecord) -> Iterator[Claim]:
+    """The causes with a file of their own are asked first; the rules judge the lines they leave."""
+    own = [claim for each in CAUSES if (file := file_of(each)) for claim in file.judge(record)]
+    taken = {claim.suspect.key for claim in own if claim.suspect is not None}
+    claims = [_judge(each, record) for each in record.suspects if each.key not in taken]
     yield from _join([claim for claim in claims if claim is not None])
+    yield from own
+
+
+@functools.cache
+def file_of(cause: Cause) -> ModuleType | None:
+    """<cause>.py beside this file, where a rule for lines is not enough: `judge` and ADVICE."""
+    name = f"{__package__}.{cause}"
+    return importlib.import_module(name) if importlib.util.find_spec(name) else None
 
 
 def _judge(suspect: Suspect, record: ScriptRecord) -> Claim | None:
@@ -176,63 +187,6 @@ def _judge(suspect: Suspect, record: ScriptRecord) -> Claim | None:
         verified=False,
         evidence=f"{evidence}, {number(seconds * 1e3, 3)} ms per step seen at this line",
         suspect=suspect,
-    )
-
-
-def judge_whole(record: ScriptRecord) -> Iterator[Claim]:
-    yield from _double_precision(record)
-    yield from _growth(record)
-
-
-def _double_precision(record: ScriptRecord) -> Iterator[Claim]:
-    ceilings = record.ceilings
-    if not record.double_share or ceilings is None or not ceilings.flops_per_second:
-        return
-    # Twice the bytes, and as much more arithmetic as this device needs for it.
-    ratio = max(2.0, ceilings.flops_per_second / max(1.0, ceilings.double_flops_per_second))
-    computing = sum(record.phases.get(phase, 0.0) for phase in ("forward", "backward", "optimizer"))
-    double = record.double_share * computing
-    gain = double * (1 - 1 / ratio)
-    yield Claim(
-        "precision",
-        record.double_site,
-        Interval(gain, 0.8 * gain, 1.2 * gain),
-        verified=False,
-        evidence=(
-            f"operators in float64 take {number(double * 1e3, 3)} ms per step; "
-            f"float32 products are {number(ratio, 2)} times as fast here"
-        ),
-    )
-
-
-def _growth(record: ScriptRecord) -> Iterator[Claim]:
-    """Only what has a name: a step that gets slower by itself may have a busy neighbour.
-
-    The gain is the mean of what has been added over all steps so far; it goes on growing.
-    """
-    growth = record.growth
-    if growth is None or growth.site is None:
-        return
-    slower = next((each for each in record.suspects if each.key == growth.suspect), None)
-    heavy = growth.holds_tensors and growth.bytes_per_step >= HEAVY_GROWTH_BYTES
-    if slower is None and not heavy:
-        return
-    grows = [f"{growth.what} grows"]
-    if growth.seconds_per_step:
-        grows.append(f"each step takes {number(growth.seconds_per_step * 1e6, 3)} µs longer")
-    if growth.bytes_per_step:
-        grows.append(f"memory grows by {scaled(growth.bytes_per_step, 'B')} per step")
-    # Without work that takes longer because of it, a slower step may have a busy neighbour.
-    rates = (growth.seconds_per_step, growth.seconds_low, growth.seconds_high)
-    per_step = rates if slower is not None else (0.0, 0.0, 0.0)
-    yield Claim(
-        "growth",
-        growth.site,
-        Interval(*(rate * record.steps / 2 for rate in per_step)),
-        verified=False,
-        evidence="; ".join(grows),
-        suspect=slower,
-        always=heavy,
     )
 
 

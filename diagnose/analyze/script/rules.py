@@ -13,7 +13,7 @@ import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from diagnose.analyze.script.causes import judge_lines, judge_whole
+from diagnose.analyze.script.causes import judge_seen
 from diagnose.analyze.script.claims import (
     NOW_AND_THEN,
     SMALLEST_SHARE,
@@ -67,8 +67,7 @@ def diagnose(record: ScriptRecord) -> Diagnosis:
             *_from_changes(record),
             *_from_occasions(record),
             *judge_ranks(record),
-            *judge_lines(record),
-            *judge_whole(record),
+            *judge_seen(record),
         ]
     )
     found: list[Claim] = []

@@ -6,6 +6,7 @@ import math
 import statistics
 from collections.abc import Sequence
 
+from diagnose.analyze.script.causes import file_of
 from diagnose.analyze.script.claims import SMALLEST_SHARE, Claim, bounds, cost_of, usual_seconds
 from diagnose.analyze.units import number, percent, scaled
 from diagnose.records.script import (
@@ -25,12 +26,9 @@ _ADVICE: dict[Cause, str] = {
     "many steps",
     "allocation": "allocate the buffer once and write into it (out=, copy_), or keep freed memory "
     "(MALLOC_TRIM_THRESHOLD_ and MALLOC_MMAP_MAX_=0, or another allocator)",
-    "precision": "use the precision that is fastest here: float32 instead of float64, and autocast "
-    "only where it was seen to be faster",
     "evaluation": "evaluate less often, on fewer batches, or in another process",
     "batch": "use a larger batch (and the learning rate that belongs to it)",
     "recompute": "compute it once before the loop and reuse it",
-    "growth": "keep numbers instead of tensors (.item(), .detach()), and bound what is kept",
     "communication": "exchange less often (gradient accumulation inside no_sync), or larger and "
     "fewer messages",
     "straggler": "give every rank the same work",
@@ -141,7 +139,8 @@ def advise(cause: Cause, site: Site, suspect: Suspect | None, record: ScriptReco
         return f"use {change.what}" if change else "use a fused or foreach form of the update"
     if suspect is not None and suspect.phase in _NOW_AND_THEN:
         return _advise_cadence(suspect, record)
-    return _ADVICE[cause]
+    own = file_of(cause)
+    return own.ADVICE if own else _ADVICE[cause]
 
 
 def _advise_cadence(suspect: Suspect, record: ScriptRecord) -> str:

@@ -16,24 +16,6 @@ SLOW, REPAIR = "slow.py", "fixed.patch"
 # @@ -first,count +first,count @@ of a unified diff; a count of 1 is left out.
 _HUNK = re.compile(r"@@ -(\d+)(?:,(\d+))? \+\d+(?:,(\d+))? @@")
 
-# The closed list of what a step can suffer from; "compute" is health.
-CAUSES = (
-    "input",
-    "transfer",
-    "host",
-    "launch",
-    "sync",
-    "allocation",
-    "precision",
-    "optimizer",
-    "evaluation",
-    "batch",
-    "recompute",
-    "growth",
-    "communication",
-    "straggler",
-    "compute",
-)
 HEALTHY = "compute"
 
 # Sums in another order differ in the last digits of a float32, and training adds them up.

@@ -26,6 +26,7 @@ from diagnose.render.optimize import experiments, tables
 from diagnose.render.optimize.figures import LADDER, LAUNCHES, figures
 from diagnose.render.optimize.launches import blamed_line, launch_map
 from diagnose.render.page import Page, Place, Section, image
+from diagnose.render.part import Part
 from diagnose.render.table import Cell, code
 
 
@@ -173,3 +174,6 @@ def _list(sentences: Sequence[str]) -> list[str]:
 def _has_ladder(record: OptimizeRecord) -> bool:
     """Whether one was to be climbed: with nothing to put on top, it has no steps."""
     return bool(record.rungs) or record.workload.name == series_causes.WORKLOAD
+
+
+PART = Part(OptimizeRecord, "Which line is to blame, and what helps?", page, figures)

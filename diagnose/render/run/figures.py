@@ -33,7 +33,7 @@ _LOG_FROM_RATIO = 8
 def figures(record: RunRecord) -> Mapping[str, Callable[[], Figure]]:
     """The figures that this record supports."""
     found: dict[str, Callable[[RunRecord], Figure]] = {}
-    if derive.headline(record) is not None:
+    if derive.steps(record):
         found["stages.svg"] = draw_stages
     if derive.results(record, "loader"):
         found["loader.svg"] = draw_loader

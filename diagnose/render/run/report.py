@@ -15,7 +15,9 @@ from diagnose.records.run import RunRecord
 from diagnose.render.findings import finding_sections
 from diagnose.render.markdown import prose
 from diagnose.render.page import Page, Place, Section, image
+from diagnose.render.part import Part
 from diagnose.render.run import tables
+from diagnose.render.run.export import export
 from diagnose.render.run.figures import figures
 from diagnose.render.table import Cell
 
@@ -76,3 +78,6 @@ def _method(record: RunRecord) -> list[tuple[str, Cell]]:
             if stage.key != "ceilings"
         ),
     ]
+
+
+PART = Part(RunRecord, "Where does the time go?", page, figures, export)

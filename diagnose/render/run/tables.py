@@ -29,7 +29,7 @@ from diagnose.render.table import Cell, Column, Doubt, code, missing, table
 # Beyond flags.SPREAD_CRITICAL: a number to measure again, not to build on.
 NOISY = "noisy"
 # What each measurement of a stage has that the next one has not: the result against its
-# reference, and that against a plainer one. In the order of the stages.
+# reference, and that against a plainer one. Of another stage with a reference: its title.
 ADDED_PARTS = {
     "training": ("loss, backward and optimizer",),
     "precision": ("low precision instead of full",),
@@ -121,11 +121,12 @@ def _remark(record: RunRecord, key: str, measured: Measurement, *, done: bool) -
 def ledger(record: RunRecord) -> list[str]:
     """What was measured block by block against the step without it."""
     rows = []
-    for key, parts in ADDED_PARTS.items():
-        stage = derive.find_stage(record, key)
-        sides = itertools.pairwise(stage.measurements if stage else ())
-        costs = derive.stage_differences(record, key)
-        rows += [(key, *each) for each in zip(parts, costs, sides, strict=False)]
+    for stage in record.stages:
+        if derive.reference(record, stage.key) is not None:
+            parts = ADDED_PARTS.get(stage.key, (stage.title,))
+            sides = itertools.pairwise(stage.measurements)
+            costs = derive.stage_differences(record, stage.key)
+            rows += [(stage.key, *each) for each in zip(parts, costs, sides, strict=False)]
     columns: list[Column[_CostRow]] = [
         Column("part", lambda row: row[1]),
         Column("measured in", lambda row: code(row[0]), left=True),
@@ -181,10 +182,6 @@ def loader(record: RunRecord) -> list[str]:
 
 
 def percentiles(record: RunRecord) -> list[str]:
-    keys = (*derive.HEADLINE_STAGES[::-1], "precision")
-    found = [(key, derive.result(record, key)) for key in keys]
-    rows = [(key, each) for key, each in found if each is not None]
-
     def clock(row: _StepRow) -> str:
         clock = row[1].timing.step_clock
         unreliable = record.header.machine.wsl2 and clock == "device events"
@@ -198,7 +195,7 @@ def percentiles(record: RunRecord) -> list[str]:
         Column("p90 ms", lambda row: derive.percentile(row[1].timing, 0.90), MILLISECONDS),
         Column("p99 ms", lambda row: derive.percentile(row[1].timing, 0.99), MILLISECONDS),
     ]
-    return table(rows, columns, "No step was timed.")
+    return table(derive.steps(record), columns, "No step was timed.")
 
 
 def _median(each: Measurement) -> Reading:
