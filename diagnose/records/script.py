@@ -6,11 +6,13 @@ and never stored. Seconds are seconds per step wherever nothing else is said.
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, get_args
+from typing import ClassVar, Literal, get_args
 
-from diagnose.records.codec import from_dict, to_dict
+from diagnose.records.codec import dumps, from_dict
 from diagnose.records.header import Header
 
 # Of the findings in --json; the record has the schema of its header.
@@ -291,13 +293,7 @@ class Diagnosis:
 
 def without_paths(record: ScriptRecord) -> ScriptRecord:
     """As it may be published: a file outside the user's folder keeps only its name."""
-
-    def clean(value: Any) -> Any:
-        if isinstance(value, dict):
-            file = value.get("file")
-            hidden = isinstance(file, str) and file.startswith("/")
-            more = {"file": f"…/{file.rpartition('/')[2]}"} if hidden and file else {}
-            return {name: clean(each) for name, each in value.items()} | more
-        return [clean(each) for each in value] if isinstance(value, (list, tuple)) else value
-
-    return from_dict(ScriptRecord, clean(to_dict(record)))
+    text = dumps(record).decode()
+    for file in set(re.findall(r'"file": "(/[^"]*)"', text)):
+        text = text.replace(file, f"…/{file.rpartition('/')[2]}")
+    return from_dict(ScriptRecord, json.loads(text))
