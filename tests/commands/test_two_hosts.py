@@ -114,4 +114,4 @@ def test_a_link_that_is_cut_ends_the_job_with_one_sentence(tmp_path: Path) -> No
     assert record.culprit is not None
     complaints = [line for line in said.splitlines() if line.startswith("diagnose: ")]
     assert len(complaints) == 1, said
-    assert "were kept in" in complaints[0]
+    assert "sizes are in" in complaints[0]

@@ -13,8 +13,11 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from types import CodeType
-from typing import Literal, NamedTuple
+from functools import partial
+from itertools import accumulate, chain, repeat, starmap, takewhile
+from operator import attrgetter, is_not, itemgetter
+from types import CodeType, FrameType
+from typing import Any, Literal, NamedTuple
 
 import torch
 import torch.utils.data.dataloader as loading
@@ -29,7 +32,6 @@ PERIOD_SECONDS = 0.002
 # The interpreter hands over after this long. A thread that lets go of it for a moment more often
 # than that, as calls of small operators do, would never be asked to, and take it back each time.
 SWITCH_SECONDS = 0.00001
-MOST_LOOKS = 4
 
 _TORCH = os.path.dirname(torch.__file__) + os.sep
 _CODES: dict[CodeType, Phase] = {
@@ -50,6 +52,10 @@ _FILES: tuple[tuple[str, Phase], ...] = (
 )
 Kind = Phase | Literal["user", "tool", ""]
 Instruction = tuple[CodeType, int]  # and its offset there
+# The steps of a walk through frames, none of them written in Python: see Stacks._look.
+_OUTWARDS: Any = FrameType.f_back.__get__
+_IS_FRAME = partial(is_not, None)
+_INSTRUCTION = attrgetter("f_code", "f_lasti")
 
 
 class Stack(NamedTuple):
@@ -118,22 +124,15 @@ class Stacks(threading.Thread):
             self._last = now
 
     def _look(self) -> list[Instruction]:
-        """Where the main thread is, from its innermost frame outwards.
+        """Where the main thread is, from its innermost frame outwards, all of one moment.
 
-        It may go on while this thread walks through its frames, and they would be of two moments;
-        so nothing else is done meanwhile, and it is done once more then.
+        The interpreter changes threads only between instructions of Python. So the walk is a chain
+        of iterators of the C library, which one instruction runs to its end: a frame that the main
+        thread leaves meanwhile would lead into another moment, or into freed memory.
         """
-        found: list[Instruction] = []
-        for _ in range(MOST_LOOKS):
-            frame = innermost = sys._current_frames().get(self._main)
-            found = []
-            while frame is not None:
-                found.append((frame.f_code, frame.f_lasti))
-                frame = frame.f_back
-            now = sys._current_frames().get(self._main)
-            if now is innermost and (now is None or now.f_lasti == found[0][1]):
-                break
-        return found
+        innermost = map(itemgetter(self._main), starmap(sys._current_frames, ((),)))
+        frames = accumulate(chain(innermost, repeat(FrameType)), _OUTWARDS)
+        return list(map(_INSTRUCTION, takewhile(_IS_FRAME, frames)))
 
     def _is_aside(self, stack: Stack) -> bool:
         return stack.phase in ("checkpoint", "logging") or any(

@@ -1,0 +1,44 @@
+"""Does the sampler see stacks of one moment, whatever the main thread leaves meanwhile?"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+from diagnose.measure.script.watch.stacks import Stacks
+from diagnose.measure.script.watch.where import Sources
+
+
+def squares(count: int) -> Iterator[int]:
+    yield from (each * each for each in range(count))
+
+
+def add_squares() -> int:
+    return sum(each for each in squares(50))
+
+
+def test_every_walk_leads_to_the_outermost_frame(tmp_path: Path) -> None:
+    """Frames of generators come and go all the time: a walk across two moments would end there."""
+    stacks = Stacks(Sources(tmp_path), frozenset())
+    walks: list[int] = []
+    depth = len(stacks._look())
+
+    def look() -> None:
+        while len(walks) < 20_000:
+            walks.append(len(stacks._look()))
+
+    watcher = threading.Thread(target=look)
+    usual = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    try:
+        watcher.start()
+        while watcher.is_alive():
+            add_squares()
+    finally:
+        sys.setswitchinterval(usual)
+        watcher.join()
+    # _look itself was one frame deeper than this function.
+    assert min(walks) >= depth - 1
+    assert max(walks) > depth, "some walks must begin inside a generator"
