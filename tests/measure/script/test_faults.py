@@ -242,7 +242,7 @@ def test_what_the_script_put_into_torch_stays(tmp_path: Path) -> None:
     end, record, _ = run_script(script_of(tmp_path, code), FAST)
     assert (end.code, end.error) == (6, "")
     assert record.steps >= 20
-    assert "Module.__call__" in record.notes[0]
+    assert any("Module.__call__" in note for note in record.notes)
     assert signal.getsignal(signal.SIGTERM) is handler
 
 
