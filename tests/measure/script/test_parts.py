@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import sys
-import threading
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,7 +15,6 @@ import torch
 from diagnose.measure.script.plan import Timetable
 from diagnose.measure.script.watch import ceilings
 from diagnose.measure.script.watch.growth import Lengths
-from diagnose.measure.script.watch.stacks import Stacks
 from diagnose.measure.script.watch.suspects import Group, Judge
 from diagnose.measure.script.watch.where import Sources, Span, Spot, block_around, loop_around
 from diagnose.measure.script.watch.work import LineWork, Result, StepWork
@@ -169,21 +167,6 @@ def test_what_repeats_is_taken_out_of_its_function_and_out_of_its_line() -> None
     line, loop = Group("line", "forward", spots={mixed: 4.0}), Span(3, 3)
     assert [each.key for each in judge.split(line)] == ["line", "repeated line"]
     assert judge.split(replace(line, span=loop)) == [replace(line, span=loop)]
-
-
-def test_frames_of_two_moments_are_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    def code(name: str) -> Any:
-        return compile("", name, "exec")
-
-    module, optimizer = code("train.py"), code("optim.py")
-    outer = SimpleNamespace(f_code=module, f_lasti=2, f_back=None)
-    inner = SimpleNamespace(f_code=optimizer, f_lasti=4, f_back=outer)
-    moved = SimpleNamespace(f_code=module, f_lasti=8, f_back=None)
-    stacks = Stacks(Sources(Path.cwd()), frozenset())
-    moments = iter([inner, moved, moved, moved])  # the optimiser ended while its frames were read
-    main = threading.get_ident()
-    monkeypatch.setattr(sys, "_current_frames", lambda: {main: next(moments)})
-    assert stacks._look() == [(module, 8)]
 
 
 def test_what_ran_twice_may_be_a_part_of_its_function() -> None:

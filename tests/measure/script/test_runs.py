@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import textwrap
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -115,10 +116,16 @@ PLANTED = {
 @pytest.mark.parametrize("name", PLANTED)
 def test_planted_cause_comes_first_with_its_line(tmp_path: Path, name: str) -> None:
     script = write_script(tmp_path, HEAD + textwrap.dedent(PLANTED[name]))
-    end, record, diagnosis = run_script(script)
+    cause = name.split()[0]
+    # Noise may leave a cause undecided, and a longer run decides it; a wrong one is never excused.
+    for longer in (1, 2, 4):
+        options = replace(QUICK, steps=90 * longer, seconds=QUICK.seconds * longer)
+        end, record, diagnosis = run_script(script, options)
+        first = diagnosis.findings[0]
+        if first.cause == cause or cause not in {each.cause for each in diagnosis.cannot_tell}:
+            break
     assert end.stopped
-    first = diagnosis.findings[0]
-    assert first.cause == name.split()[0], (diagnosis.findings, record.suspects)
+    assert first.cause == cause, (diagnosis.findings, record.suspects)
     if first.cause == "input" and "generator" not in name:
         assert first.verified
     assert Path(first.file).name == "train.py"
