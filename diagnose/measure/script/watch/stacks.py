@@ -6,6 +6,7 @@ its operators, so they are sampled while they run.
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import sys
@@ -32,6 +33,7 @@ PERIOD_SECONDS = 0.002
 # The interpreter hands over after this long. A thread that lets go of it for a moment more often
 # than that, as calls of small operators do, would never be asked to, and take it back each time.
 SWITCH_SECONDS = 0.00001
+MOST_LOOKS = 3
 
 _TORCH = os.path.dirname(torch.__file__) + os.sep
 _CODES: dict[CodeType, Phase] = {
@@ -95,6 +97,10 @@ class Stacks(threading.Thread):
         self._kinds: dict[CodeType, Kind] = dict.fromkeys(tools, "tool")
         self._kinds.update(_CODES)
         self._main = threading.get_ident()
+        frame = sys._getframe()
+        while frame.f_back is not None:
+            frame = frame.f_back
+        self._outermost = frame.f_code
         self._switched_on = threading.Event()
         self._last = 0.0
 
@@ -130,9 +136,19 @@ class Stacks(threading.Thread):
         of iterators of the C library, which one instruction runs to its end: a frame that the main
         thread leaves meanwhile would lead into another moment, or into freed memory.
         """
-        innermost = map(itemgetter(self._main), starmap(sys._current_frames, ((),)))
-        frames = accumulate(chain(innermost, repeat(FrameType)), _OUTWARDS)
-        return list(map(_INSTRUCTION, takewhile(_IS_FRAME, frames)))
+        for _ in range(MOST_LOOKS):
+            innermost = map(itemgetter(self._main), starmap(sys._current_frames, ((),)))
+            frames = accumulate(chain(innermost, repeat(FrameType)), _OUTWARDS)
+            # A garbage collection while a frame object is made may run Python, and the main thread
+            # goes on: the way out is lost then, or the interpreter crashes (CPython's GH-97002).
+            collects = gc.isenabled()
+            gc.disable()
+            found = list(map(_INSTRUCTION, takewhile(_IS_FRAME, frames)))
+            if collects:
+                gc.enable()
+            if found[-1][0] is self._outermost:
+                return found
+        return []
 
     def _is_aside(self, stack: Stack) -> bool:
         return stack.phase in ("checkpoint", "logging") or any(
@@ -140,7 +156,9 @@ class Stacks(threading.Thread):
         )
 
     def read(self, instructions: Sequence[Instruction]) -> Stack | None:
-        """None while this suite itself is at work between two steps."""
+        """None while this suite itself is at work between two steps, or where nothing was seen."""
+        if not instructions:
+            return None
         phase: Phase | None = None
         inside = 0
         spots: list[Spot] = []
@@ -157,7 +175,7 @@ class Stacks(threading.Thread):
                 # The outermost decides (a module called by a dataset is input), but not the
                 # optimiser, which may call the whole step as its closure.
                 phase, inside = kind, len(spots)
-        in_torch = bool(instructions) and instructions[0][0].co_filename.startswith(_TORCH)
+        in_torch = instructions[0][0].co_filename.startswith(_TORCH)
         return Stack(phase or "host", tuple(spots), inside, in_torch)
 
     def _kind(self, code: CodeType) -> Kind:
