@@ -18,7 +18,7 @@ else
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help diagnose optimize batch-size evaluate accuracy test quick bench lint report check clean
+.PHONY: help diagnose optimize batch-size evaluate accuracy test quick bench fakegpu lint report check clean
 
 help: ## print this list
 	@awk -F':.*## ' '/^[a-z_-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -26,8 +26,8 @@ help: ## print this list
 
 $(STAMP): requirements.lock
 	@$(SYSTEM_PYTHON) -c 'import sys; v = sys.version_info; sys.exit(0 if v >= (3, 10) else "Python 3.10 or newer is needed, this is %d.%d; set SYSTEM_PYTHON=" % v[:2])'
-	$(SYSTEM_PYTHON) -m venv $(VENV)
-	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check --requirement requirements.lock
+	$(SYSTEM_PYTHON) -m venv $(VENV) >&2
+	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check --requirement requirements.lock >&2
 	@touch $@
 
 diagnose: $(READY) ## measure this machine stage by stage and write reports/<label>/
@@ -45,14 +45,20 @@ evaluate: $(READY) ## answer and score questions; ARGS="-m DIR -d FILE.jsonl -b 
 accuracy: $(READY) ## diagnose scripts whose cause is known, and publish how often it is right
 	$(RUN) -m diagnose accuracy $(ARGS)
 
-test: lint ## lint, then every test, two files at a time
-	$(RUN) -m pytest tests -n 2 --dist loadfile $(ARGS)
+# Three files at a time on two cores: many tests wait, for a deadline or a slow link.
+PYTEST = $(RUN) -m pytest tests -n 3 --dist loadfile --no-loadscope-reorder
 
-quick: lint ## lint, then every test that starts no process: under 90 s
-	$(RUN) -m pytest tests -n 2 --dist loadfile --quick -m "not child and not alone" $(ARGS)
+test: lint ## lint, then every test, three files at a time
+	$(PYTEST) $(ARGS)
+
+quick: lint ## lint, then every test that starts no Python process: about a minute
+	$(PYTEST) --quick -m "not child and not alone" $(ARGS)
 
 bench: $(READY) ## the stages as pytest-benchmark tests (JSON in .benchmarks/)
 	$(RUN) -m pytest bench --benchmark-autosave $(ARGS)
+
+fakegpu: $(READY) ## build the fake GPU; the folder it prints goes on PYTHONPATH
+	@$(RUN) -m tests.support.fakegpu.build
 
 lint: $(READY) ## ruff and mypy --strict
 	$(RUN) -m ruff check .

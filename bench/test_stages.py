@@ -15,7 +15,9 @@ VARIANTS = {
     "ceilings": ["matmul float32", "memory copy", "empty operation"],
     "precision": ["mixed precision"],
     "loader": [
-        f"{workers} workers, {storage}"
+        f"{workers} workers, {storage}{pinned}"
+        # An accelerator's batches are pinned, except for one case that shows what it is worth.
+        for pinned in ("", ", pinned")
         for storage in ("mmap", "preload")
         for workers in (0, 2, 4, 8)
     ],

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import field, fields
 from typing import Any, TypeVar
 
-from diagnose.commands.arguments import OneSentenceParser, between, hyphenate
+from diagnose.commands.shared.arguments import OneSentenceParser, between, hyphenate
 from diagnose.workload import WorkloadError
 
 FINE, USAGE, COULD_NOT_TRAIN, INTERRUPTED = 0, 2, 3, 130

@@ -166,6 +166,7 @@ def test_what_is_not_run_here_is_tested_elsewhere(documented: str) -> None:
 # A clone in which a reader has put their own files, and where the commands mean this Python.
 
 TRAIN = """
+import sys
 import torch
 
 model = torch.nn.Linear(64, 10)
@@ -174,7 +175,7 @@ optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 def make_batch():
     return torch.tensor([[float(i * j % 7) for j in range(64)] for i in range(256)])
 
-for step in range(10_000):
+for step in range(int(sys.argv[3]) if sys.argv[3:] else 10_000):
     model(make_batch()).square().mean().backward()
     optimizer.step()
     optimizer.zero_grad()

@@ -150,6 +150,6 @@ def test_a_new_cause_is_found_and_reported(copy: Copy) -> None:
     (directory / "script.json").write_bytes(dumps(paused))
     copy.diagnose("report", "--reports", copy.reports)
     report = (directory / "report.md").read_text()
-    assert "is pause at train.py (estimated)" in report
+    assert "is pause at whole step (estimated)" in report
     assert "steps that paused: 1" in report
     assert "gc.freeze()" in report

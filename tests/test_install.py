@@ -172,13 +172,12 @@ def test_a_job_of_ones_own_is_measured_and_built_in_ones_are_said_to_be_elsewher
 
 
 @pytest.mark.parametrize(
-    ("content", "complaint"),
+    ("verb", "content", "complaint"),
     [
-        ("raise ImportError('libcudart.so.12: cannot open shared object file')", "libcudart.so.12"),
-        ("__version__ = '2.5.1'", "torch 2.5.1 is too old"),
+        ("script", "raise ImportError('libcudart.so.12: cannot open it')", "libcudart.so.12"),
+        ("run", "__version__ = '2.5.1'", "torch 2.5.1 is too old"),
     ],
 )
-@pytest.mark.parametrize("verb", ["script", "run"])
 def test_a_torch_that_cannot_be_used_is_one_sentence(
     verb: str, content: str, complaint: str, installed: Installed, tmp_path: Path
 ) -> None:

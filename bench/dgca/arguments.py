@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bench.train_command import flag, option, parse_options, positive
-from diagnose.commands.arguments import count, count_or_none
+from diagnose.commands.shared.arguments import count, count_or_none
 from diagnose.workload import WorkloadError
 
 LATEST = ""  # the value of --resume without a path: go on in --output

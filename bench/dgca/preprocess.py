@@ -16,7 +16,7 @@ from random import Random
 from typing import TYPE_CHECKING
 
 from bench.train_command import FINE, end_with_code, option, parse_options
-from diagnose.commands.arguments import count, count_or_none
+from diagnose.commands.shared.arguments import count, count_or_none
 from diagnose.workload import WorkloadError
 
 if TYPE_CHECKING:

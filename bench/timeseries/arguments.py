@@ -9,7 +9,7 @@ from pathlib import Path
 
 from bench.timeseries.settings import COMPILE_MODES, HIDDEN, SEQUENCES, Settings
 from bench.train_command import flag, option, parse_options
-from diagnose.commands.arguments import between, count, count_or_none
+from diagnose.commands.shared.arguments import between, count, count_or_none
 from diagnose.workload import WorkloadError
 
 EXAMPLE = """\

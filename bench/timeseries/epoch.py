@@ -41,6 +41,7 @@ class Epoch:
         self.samples = len(parts.training)  # windows that one step() trains on
         self.training = open_loader(settings, parts.training, device, seed)
         self.validation = open_loader(settings, parts.validation, device)
+        self._tf32 = settings.tf32
 
     def step(self) -> None:
         """One epoch as the job runs it: every training window once, then the validation."""
@@ -49,15 +50,18 @@ class Epoch:
 
     def train(self) -> float:
         """Every training window once; the mean loss, the only thing that is read."""
-        return float(torch.cat(list(train(self.trainer, self.training))).mean())
+        with use_tf32(self._tf32):
+            return float(torch.cat(list(train(self.trainer, self.training))).mean())
 
     def evaluate(self) -> Tensor:
         """The scaled prediction for every validation window, on the host."""
-        return predict_all(self.trainer, self.validation)
+        with use_tf32(self._tf32):
+            return predict_all(self.trainer, self.validation)
 
     def weigh_days(self) -> Tensor:
         """The mean attention that each day of a validation window gets, on the host."""
-        return weigh_days(self.trainer, self.validation)
+        with use_tf32(self._tf32):
+            return weigh_days(self.trainer, self.validation)
 
     def parameters(self) -> list[Tensor]:
         return list(self.trainer.model.parameters())
@@ -67,14 +71,13 @@ class Epoch:
 def open_epoch(
     settings: Settings, device: torch.device, seed: int, parts: Parts
 ) -> Iterator[Epoch]:
-    """Ready for step(). TF32 is as the settings say only while it is open."""
+    """Ready for step(). TF32 is as the settings say only within a call: two may be open at once."""
     epoch = Epoch(settings, device, seed, parts)
-    with use_tf32(settings.tf32):
-        try:
-            yield epoch
-        finally:
-            # Worker processes that were kept end with the loader that started them.
-            del epoch.training, epoch.validation
+    try:
+        yield epoch
+    finally:
+        # Worker processes that were kept end with the loader that started them.
+        del epoch.training, epoch.validation
 
 
 def loss_curve(
@@ -85,7 +88,8 @@ def loss_curve(
     Point k covers the same windows whatever the batch size is.
     """
     assert samples >= CURVE_POINTS, f"{samples} samples are too few for {CURVE_POINTS} points"
-    with open_epoch(settings, device, seed, read_parts(settings, data)) as epoch:
+    opened = open_epoch(settings, device, seed, read_parts(settings, data))
+    with opened as epoch, use_tf32(settings.tf32):
         errors: list[Tensor] = []
         seen = 0
         while seen < samples:
@@ -112,7 +116,8 @@ def gradients(
     Without dropout: its random numbers are drawn differently by forms that compute the same.
     """
     exact = replace(settings, dropout=0.0)
-    with open_epoch(exact, device, seed, read_parts(exact, data)) as epoch:
+    opened = open_epoch(exact, device, seed, read_parts(exact, data))
+    with opened as epoch, use_tf32(exact.tf32):
         groups = group_batches(epoch.training, settings.accumulate)
         for group in islice(groups, steps - 1):
             accumulate_gradients(epoch.trainer, group)

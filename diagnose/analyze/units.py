@@ -104,11 +104,14 @@ def scaled_spread(interval: Interval, unit: str) -> str:
     return f"{spread(scale(interval, 1 / size))} {prefix}{unit}"
 
 
-def duration(interval: Interval) -> str:
+def duration(length: Interval | float) -> str:
     """Seconds, minutes or hours: whatever leaves a number that one can imagine."""
-    large = (each for each in _DURATIONS if interval.center >= _FEWEST_OF_UNIT * each[0])
+    seconds = length.center if isinstance(length, Interval) else length
+    large = (each for each in _DURATIONS if seconds >= _FEWEST_OF_UNIT * each[0])
     size, unit = next(large, (1.0, "s"))
-    return f"{spread(scale(interval, 1 / size))} {unit}"
+    if isinstance(length, Interval):
+        return f"{spread(scale(length, 1 / size))} {unit}"
+    return f"{number(length / size, 3)} {unit}"
 
 
 def pcie_link(generation: float | None, width: float | None) -> str:

@@ -9,9 +9,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from diagnose.analyze.accuracy import Judged, answer, goals, judge
-from diagnose.commands.arguments import add_number, add_reports_option, add_seconds
-from diagnose.commands.keep import complain, keep_report, print_answer
-from diagnose.commands.progress import Progress
+from diagnose.commands.shared.arguments import add_number, add_reports_option, add_seconds
+from diagnose.commands.shared.keep import complain, keep_report, print_answer
+from diagnose.commands.shared.progress import Progress
 from diagnose.measure.accuracy import describe_here, find_complaints, measure_case
 from diagnose.measure.jobs import import_from_clone
 from diagnose.measure.session import Refused

@@ -9,10 +9,10 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from diagnose.analyze.batch_size import answer, judge
-from diagnose.commands.arguments import add_job_options, add_number, count
-from diagnose.commands.keep import complain, keep_report, print_answer, with_label
-from diagnose.commands.progress import Progress
 from diagnose.commands.run import label_parts, read_job
+from diagnose.commands.shared.arguments import add_job_options, add_number, count
+from diagnose.commands.shared.keep import complain, keep_report, print_answer, with_label
+from diagnose.commands.shared.progress import Progress
 from diagnose.measure.batch_size.agree import Agreement, own_card
 from diagnose.measure.batch_size.finder import PROBE_SECONDS, Finder
 from diagnose.measure.batch_size.plan import MAX_CROPS, Wanted

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import argparse
 
-from diagnose.commands.arguments import add_reports_option
-from diagnose.commands.keep import complain
+from diagnose.commands.shared.arguments import add_reports_option
+from diagnose.commands.shared.keep import complain
 from diagnose.records.exit_codes import FINE, FOUND
 
 MANUAL = """example:

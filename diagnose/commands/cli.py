@@ -13,8 +13,8 @@ import signal
 import sys
 from collections.abc import Callable, Sequence
 
-from diagnose.commands.arguments import Parser, hyphenate, is_first_rank
-from diagnose.commands.keep import complain
+from diagnose.commands.shared.arguments import Parser, hyphenate, is_first_rank
+from diagnose.commands.shared.keep import complain
 from diagnose.measure.machine.torch_check import UnusableTorch
 from diagnose.measure.ranks.job.rendezvous import NoRendezvous, Refusal
 from diagnose.measure.session import CouldNotOpen, Refused
@@ -24,13 +24,14 @@ from diagnose.render.store import LabelError, StoreError, validate_label
 from diagnose.workload import WorkloadError
 
 EXIT_CODES = """exit codes:
-  0 fine, 1 a finding under --fail-on or a check that failed, 2 wrong usage,
+  0 fine, 1 a finding under --fail-... or a check that failed, 2 wrong usage,
   3 something could not be measured, 130 interrupted. torchrun turns every one
   that is not 0 into its own 1; the line to read begins with "diagnose:".
 Options may be written with underscores too."""
 
 
-def main(argv: Sequence[str] | None = None) -> int:
+def main(argv: Sequence[str] | None = None, action: str = "run") -> int:
+    """`action` is the function of the verb that is run."""
     words = list(sys.argv[1:] if argv is None else argv)
     if words and words[0].endswith(".py"):
         words.insert(0, "script")
@@ -45,9 +46,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     for verb in VERBS:
         added = verbs.add_parser(verb.name, help=verb.help, description=verb.help)
         if words[:1] == [verb.name]:
-            _fill(added, verb)
-    # Whatever follows a script is the script's own.
-    return command(parser.parse_args(words if words[:1] == ["script"] else hyphenate(words)))
+            _fill(added, verb, action)
+            added.set_defaults(words=words)
+    # Whatever follows a script is the script's own, and so is what follows `--`.
+    if words[:1] in (["script"], ["watch"]):
+        return command(parser.parse_args(words))
+    end = words.index("--") if words[:1] == ["prove"] and "--" in words else len(words)
+    theirs = argparse.Namespace(theirs=words[end + 1 :])
+    return command(parser.parse_args(hyphenate(words[:end]), theirs))
 
 
 def door(name: str, prog: str) -> int:
@@ -57,13 +63,13 @@ def door(name: str, prog: str) -> int:
     return command(parser.parse_args(hyphenate(sys.argv[1:])))
 
 
-def _fill(parser: argparse.ArgumentParser, verb: Verb) -> None:
+def _fill(parser: argparse.ArgumentParser, verb: Verb, action: str = "run") -> None:
     module = importlib.import_module(f"diagnose.commands.{verb.module}")
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.allow_abbrev = False
     parser.description = f"{verb.help}\n\n{module.MANUAL}"
     parser.epilog = EXIT_CODES
-    parser.set_defaults(run=module.run)
+    parser.set_defaults(run=getattr(module, action))
     module.add_options(parser)
 
 

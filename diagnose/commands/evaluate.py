@@ -9,16 +9,16 @@ from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 
-from diagnose.commands.arguments import is_first_rank
-from diagnose.commands.evaluation import (
+from diagnose.commands.shared.arguments import is_first_rank
+from diagnose.commands.shared.evaluation import (
     add_evaluation_options,
     follow_answering,
     lead_answering,
     load_result,
     read_options,
 )
-from diagnose.commands.keep import Keeper
-from diagnose.commands.rank_job import Launch
+from diagnose.commands.shared.keep import Keeper
+from diagnose.commands.shared.rank_job import Launch
 from diagnose.measure.evaluation.accuracy import score_all, sort_answers
 from diagnose.measure.evaluation.partial import read_steps
 from diagnose.measure.evaluation.scores import METRICS

@@ -10,10 +10,16 @@ from pathlib import Path
 from typing import Any
 
 from diagnose.analyze.link.expected import GIVEN_LINK
-from diagnose.commands.arguments import nbytes, positive
-from diagnose.commands.keep import complain, print_answer, with_label
-from diagnose.commands.progress import Progress
-from diagnose.commands.rank_job import Launch, add_report_rank_options, find_place, follow, lead
+from diagnose.commands.shared.arguments import nbytes, positive
+from diagnose.commands.shared.keep import complain, print_answer, with_label
+from diagnose.commands.shared.progress import Progress
+from diagnose.commands.shared.rank_job import (
+    Launch,
+    add_report_rank_options,
+    find_place,
+    follow,
+    lead,
+)
 from diagnose.measure.ranks.growth import add_size, begin_link
 from diagnose.measure.ranks.job.ends import Outcome
 from diagnose.measure.ranks.job.supervise import run_locally, supervise

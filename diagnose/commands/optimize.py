@@ -6,10 +6,10 @@ import argparse
 from dataclasses import replace
 
 from diagnose.analyze.optimize.experiment import judge_all
-from diagnose.commands.arguments import add_job_options, add_number
-from diagnose.commands.keep import BROKEN, complain, keep_report, print_answer, with_label
-from diagnose.commands.progress import Progress
 from diagnose.commands.run import label_parts, read_job
+from diagnose.commands.shared.arguments import add_job_options, add_number
+from diagnose.commands.shared.keep import BROKEN, complain, keep_report, print_answer, with_label
+from diagnose.commands.shared.progress import Progress
 from diagnose.measure.optimize.optimizer import (
     EXPERIMENT_KEYS,
     measure_optimize,

@@ -9,17 +9,17 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 from diagnose import __version__
-from diagnose.commands.arguments import add_number, is_first_rank
 from diagnose.commands.batch_size import add_crops_options
-from diagnose.commands.evaluation import (
+from diagnose.commands.shared.arguments import add_number, is_first_rank
+from diagnose.commands.shared.evaluation import (
     add_evaluation_options,
     follow_answering,
     lead_answering,
     load_result,
     read_options,
 )
-from diagnose.commands.keep import Keeper
-from diagnose.commands.rank_job import Launch
+from diagnose.commands.shared.keep import Keeper
+from diagnose.commands.shared.rank_job import Launch
 from diagnose.measure.evaluation.accuracy import judge, sort_answers, summarize
 from diagnose.measure.ranks.job.ends import Outcome
 from diagnose.measure.session import Refused

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from diagnose.commands.arguments import add_reports_option
+from diagnose.commands.shared.arguments import add_reports_option
 from diagnose.records.exit_codes import FINE
 from diagnose.render import store
 

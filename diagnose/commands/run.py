@@ -8,10 +8,10 @@ from pathlib import Path
 
 from diagnose.analyze.findings import Finding
 from diagnose.analyze.run.rules import answer, judge
-from diagnose.commands.arguments import add_job_options
-from diagnose.commands.keep import BROKEN, complain, keep_report, print_answer, with_label
 from diagnose.commands.link import measure_here
-from diagnose.commands.progress import Progress
+from diagnose.commands.shared.arguments import add_job_options
+from diagnose.commands.shared.keep import BROKEN, complain, keep_report, print_answer, with_label
+from diagnose.commands.shared.progress import Progress
 from diagnose.measure.run import measure_run, open_run, resumed
 from diagnose.measure.session import Job, Session
 from diagnose.measure.stages import INTERCONNECT, STAGE_KEYS

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from diagnose.analyze.links import LINK_NAMES
-from diagnose.commands.arguments import add_reports_option, count
+from diagnose.commands.shared.arguments import add_reports_option, count
 from diagnose.measure.session import CouldNotOpen
 from diagnose.records.exit_codes import FINE
 from diagnose.records.ranks import ScalingRecord

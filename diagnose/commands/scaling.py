@@ -5,9 +5,9 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from diagnose.commands.arguments import add_number, seed
-from diagnose.commands.keep import print_answer, with_label
-from diagnose.commands.rank_job import add_report_rank_options, find_place, follow, lead
+from diagnose.commands.shared.arguments import add_number, seed
+from diagnose.commands.shared.keep import print_answer, with_label
+from diagnose.commands.shared.rank_job import add_report_rank_options, find_place, follow, lead
 from diagnose.measure.ranks.growth import add_line, begin_scaling
 from diagnose.measure.ranks.job.supervise import supervise
 from diagnose.measure.ranks.scaling.options import KEYS

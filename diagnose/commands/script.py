@@ -1,32 +1,28 @@
-"""What does `script` do? Runs somebody's script unchanged and says why it is slow."""
+"""What does `script` do? Runs somebody's script, tries what would make it faster, and says it."""
 
 from __future__ import annotations
 
 import argparse
-import json
-import secrets
-import sys
-from dataclasses import asdict, replace
-from datetime import datetime, timezone
+import contextlib
+import os
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 
-from diagnose.analyze.script.rules import diagnose
-from diagnose.commands.arguments import add_number, add_reports_option, add_seconds
-from diagnose.commands.keep import complain, write_report
-from diagnose.measure.machine.torch_check import require_torch
-from diagnose.measure.session import CouldNotOpen, Refused
-from diagnose.records.codec import dumps
-from diagnose.records.exit_codes import COULD_NOT_MEASURE, FINE, INTERRUPTED
-from diagnose.records.header import Header, Reading, Source
-from diagnose.records.script import (
-    DEFAULT_SECONDS,
-    DEFAULT_WARMUP,
-    Options,
-    ScriptRecord,
-    without_paths,
+from diagnose.commands.shared.arguments import add_number
+from diagnose.commands.shared.verdict import (
+    Output,
+    add_script_arguments,
+    add_verdict_options,
+    open_header,
+    warn_of_our_own_name,
 )
+from diagnose.measure.machine.torch_check import UnusableTorch, require_torch, torch_problem
+from diagnose.measure.script.program import NoScript, read_program
+from diagnose.measure.session import CouldNotOpen, Refused
+from diagnose.records.exit_codes import INTERRUPTED
+from diagnose.records.script import Options, ScriptRecord
 from diagnose.render import store
-from diagnose.render.script import summarize
 
 MANUAL = """examples:
   python -m diagnose script train.py --lr 0.1
@@ -35,124 +31,84 @@ MANUAL = """examples:
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument
-    budget = "time budget in seconds; up to a fifth may pass before the first step"
-    add_seconds(parser, "--seconds", budget, DEFAULT_SECONDS)
     add_number(parser, "--steps", "stop after about so many steps")
-    add_number(parser, "--warmup", "steps before anything is timed", default=DEFAULT_WARMUP)
-    add("--label", help="keep the record and write a report to DIR/LABEL (default: only print)")
-    add_reports_option(parser)
-    add("--json", metavar="FILE", help="write the findings there too; - is standard output")
-    add(
-        "--keep-running",
+    add_verdict_options(parser)
+    parser.add_argument(
+        "--keep-files",
         action="store_true",
-        help="let the script go on after the verdict; nothing is changed in it then",
+        help="leave new files of the run where they are; changed ones are put back all the same",
     )
-    add(
-        "--no-interventions",
-        dest="interventions",
-        action="store_false",
-        help="only watch: every gain is an estimate then",
+    parser.add_argument(
+        "--keep-trace", metavar="FILE", help="also keep a profiler's trace of some steps (.json.gz)"
     )
-    add("script", metavar="SCRIPT", help="your .py file")
-    add("arguments", nargs=argparse.REMAINDER, metavar="...", help="its own arguments")
+    add_script_arguments(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    require_torch()
-    # Imported here: it loads torch.
-    from diagnose.measure.script.program import NoScript
-    from diagnose.measure.script.session import Session
+    """A throw-away run: what is wrong is said before it, all else in a process of its own."""
+    from diagnose.commands.shared.throwaway import run_thrown_away
 
+    if problem := torch_problem():
+        raise UnusableTorch(problem)
+    Output(arguments)
+    with contextlib.suppress(SyntaxError, ValueError):  # shown as Python shows it, by the run
+        try:
+            read_program(os.path.abspath(arguments.script))
+        except NoScript as error:
+            raise Refused(str(error)) from None
+    return run_thrown_away(arguments)
+
+
+def run_here(arguments: argparse.Namespace) -> int:
+    """The run itself, in the process that was made for it."""
+    from diagnose.measure.script.writers import Writers
+
+    require_torch()
     options = Options(
         arguments.steps,
         arguments.seconds,
         arguments.warmup,
-        arguments.interventions,
-        arguments.keep_running,
+        keep_trace=os.path.abspath(arguments.keep_trace) if arguments.keep_trace else "",
     )
-    output = _Output(arguments)
+    # Never stopped: what the script does at its exit is seen too.
+    ours = [*Output(arguments).places, *filter(None, [options.keep_trace])]
+    writers = Writers(os.environ["DIAGNOSE_ASIDE"], ours)
+    return run_script(arguments, options, writers.ours)
+
+
+def run_script(
+    arguments: argparse.Namespace,
+    options: Options,
+    writing: Callable[[], AbstractContextManager[None]] = contextlib.nullcontext,
+) -> int:
+    """In this process; the exit code is the script's own if it has one.
+
+    `writing` is entered to write the verdict.
+    """
+    require_torch()
+    # Imported here: it loads torch.
+    from diagnose.measure.script.session import Session
+
+    output = Output(arguments)
     script = Path(arguments.script)
     label = arguments.label or store.label_from_device_name(script.stem)
-    _warn_of_our_own_name(script)
+    warn_of_our_own_name(script)
+
+    def conclude(record: ScriptRecord) -> None:
+        with writing():
+            output.write(record)
+
     try:
-        session = Session(script, lambda: _open_header(label), options, output.write)
+        session = Session(script, lambda: open_header(label), options, conclude)
         end = session.run(arguments.arguments)
     except NoScript as error:
         raise Refused(str(error)) from None
     except OSError as error:
         raise CouldNotOpen(str(error)) from None
+    if end.frames:
+        output.show(f"The error that may be this tool's doing:\n{end.frames}")
     if end.interrupted:
         return INTERRUPTED
+    if options.mode == "watch" and not arguments.fail_on:
+        return end.code  # whoever started the job waits for the job's own exit code
     return end.code or output.code
-
-
-def _warn_of_our_own_name(script: Path) -> None:
-    """Every name of the script's modules is its own, but for the one that this package has."""
-    for found in (script.parent / "diagnose.py", script.parent / "diagnose"):
-        if found.exists() and found.resolve() != Path(__file__).resolve().parents[1]:
-            complain(
-                f"`import diagnose` in your script gives this tool, not {found}; rename yours "
-                "while you measure if the script needs it"
-            )
-
-
-def _open_header(label: str) -> Header:
-    from diagnose.measure.gpu import nvml
-    from diagnose.measure.machine.describe import identities, probe, with_gpus
-    from diagnose.measure.machine.device import open_device
-
-    device = open_device(None)
-    found = identities(device.kind)
-    with nvml.open_session() as session:
-        is_stub = isinstance(session, nvml.Session) and nvml.is_stub(session)
-        machine = with_gpus(probe(device.kind), session, found, salt=secrets.token_hex(8))
-    source: Source = (
-        "fake device" if device.is_fake else "stub" if found and is_stub else "hardware"
-    )
-    busy = Reading(None, "the script was already running")
-    created = datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC")
-    return Header(label, created, source, "full", replace(machine, cpu_busy_before=busy))
-
-
-class _Output:
-    """Shows what was found, once; the script's own output stays as it was."""
-
-    def __init__(self, arguments: argparse.Namespace) -> None:
-        self.code = FINE
-        # The script may put others in their place.
-        self._out, self._err = sys.stdout, sys.stderr
-        self._to_stdout = arguments.json == "-"
-        # The script may change the directory.
-        self._file = None if arguments.json in (None, "-") else Path(arguments.json).absolute()
-        self._reports = arguments.reports.absolute() if arguments.label is not None else None
-        if self._file is not None and self._file.suffix == ".py":
-            raise Refused(f"--json would overwrite {self._file.name}; name another file before it")
-        if self._file is not None and not self._file.parent.is_dir():
-            raise Refused(f"--json: there is no directory {self._file.parent}")
-
-    def write(self, record: ScriptRecord) -> None:
-        diagnosis = diagnose(record)
-        self.code = FINE if diagnosis.findings else COULD_NOT_MEASURE
-        text = json.dumps(asdict(diagnosis), ensure_ascii=False, indent=1)
-        self._out.flush()
-        print(summarize(diagnosis), file=self._err, flush=True)
-        if self._file is not None:
-            self._file.write_text(text + "\n", encoding="utf-8")
-        if self._to_stdout:
-            print(text, file=self._out, flush=True)
-        if self._reports is not None:
-            self._keep(record, self._reports / record.header.label)
-
-    def _keep(self, record: ScriptRecord, directory: Path) -> None:
-        try:
-            with store.label_lock(directory):
-                store.save(without_paths(record), directory)
-                write_report(directory)
-        except store.StoreError as error:
-            # The disk is the reader's to repair; what was measured must not be lost with it.
-            print(dumps(record).decode(), file=self._err)
-            complain(str(error))
-            self.code = COULD_NOT_MEASURE
-            return
-        print(f"report: {directory / 'report.md'}", file=self._err, flush=True)

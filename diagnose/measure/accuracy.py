@@ -18,8 +18,8 @@ from diagnose.measure.twins.timing import CouldNotTime, start_python, time_twins
 from diagnose.measure.words import one_sentence, without_paths
 from diagnose.records import codec
 from diagnose.records.accuracy import Answer, CaseResult, PlantedCulprit, Said, Twins
+from diagnose.records.diagnosis import Diagnosis, ScriptFinding
 from diagnose.records.header import Header, Reading
-from diagnose.records.script import Diagnosis, ScriptFinding
 
 # What the longest step of a planted script could take on a slow machine, its imports included.
 STEP_SECONDS = 30.0
@@ -116,6 +116,8 @@ def _read_finding(finding: ScriptFinding, case: Case) -> Said:
 
 def _inside(file: str, case: Case) -> str:
     """The path from the script's own directory; of any other file only the name."""
+    if not file:
+        return ""  # the whole step
     path, home = (ROOT / file).resolve(), case.directory.resolve()
     return path.relative_to(home).as_posix() if path.is_relative_to(home) else path.name
 

@@ -23,6 +23,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from diagnose.measure.jobs import ROOT
 from diagnose.measure.machine.torch_check import UnusableTorch, require_torch
 from diagnose.measure.words import one_sentence
@@ -33,6 +35,7 @@ LIVENESS_SECONDS = 0.5
 SEND_SECONDS = 5.0
 _PR_SET_PDEATHSIG = 1
 _PR_SET_TIMERSLACK = 29
+_PR_SET_CHILD_SUBREAPER = 36
 
 
 # `-m` would put the working directory first, where a stranger's diagnose.py may lie.
@@ -122,8 +125,14 @@ class Process:
         on_progress: Callable[[list[Any]], None] = lambda seen: None,
     ) -> tuple[str, Any]:
         """Send one request; the kind and content of its answer, or Died or Hung."""
-        deadline = time.monotonic() + seconds
         self.send(kind, content)
+        return self.hear(seconds, on_progress)
+
+    def hear(
+        self, seconds: float, on_progress: Callable[[list[Any]], None] = lambda seen: None
+    ) -> tuple[str, Any]:
+        """Its next answer, or Died or Hung."""
+        deadline = time.monotonic() + seconds
         while True:
             # Loader workers inherit the socket and may keep it open after the process is gone,
             # so its end alone does not tell. Asked first: what was said before is still heard.
@@ -157,6 +166,17 @@ class Process:
         options = os.WSTOPPED | os.WEXITED | os.WNOHANG | os.WNOWAIT
         seen = os.waitid(os.P_PID, self._process.pid, options)
         return seen is not None and seen.si_code == os.CLD_STOPPED
+
+    def pause(self) -> None:
+        """Stop the whole session: its workers too, so that they do nothing ahead."""
+        self._signal(signal.SIGSTOP)
+
+    def go_on(self) -> None:
+        self._signal(signal.SIGCONT)
+
+    def _signal(self, number: signal.Signals) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, number)
 
     def describe_end(self) -> str:
         """How it ended, and the last line it wrote: often the library's own explanation."""
@@ -237,6 +257,25 @@ def die_with_parent(number: signal.Signals = signal.SIGKILL) -> None:
     """A killed parent must not leave a child on the device."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, number)
+
+
+def adopt_orphans(adopt: bool) -> None:
+    """Processes that a child leaves behind become children of this process."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, int(adopt))
+
+
+def end_marked(variable: str, value: str, polite_seconds: float) -> None:
+    """End the processes below this one that carry the mark in their environment."""
+    left = []
+    for each in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.Error):
+            if each.environ().get(variable) == value:
+                each.terminate()
+                left.append(each)
+    for each in psutil.wait_procs(left, polite_seconds)[1]:
+        with contextlib.suppress(psutil.Error):
+            each.kill()
 
 
 def wake_on_time() -> None:

@@ -19,7 +19,9 @@ from diagnose import __version__
 
 SCHEMA = 2
 # Raised whenever a change of the measuring method moves a number (see CHANGELOG, "Method").
-METHOD = 2
+METHOD = 3
+# Instead of a value that must not be published.
+HIDDEN = "(hidden)"
 
 Setting = str | int | float | bool | None
 Status = Literal["done", "skipped", "failed", "hung", "invalid"]
@@ -98,7 +100,7 @@ class Machine:
     device_name: str
     system: str
     cpu_model: Fact
-    cpu_cores: int  # that this process may use
+    cpu_cores: int | None  # that this process may use; None where nobody asked, as in a trace
     cpu_governor: Fact
     memory_bytes: Reading
     shared_memory_bytes: Reading  # free in /dev/shm
@@ -107,7 +109,7 @@ class Machine:
     wsl2: bool
     container: Fact
     versions: Mapping[str, Fact]  # python, torch, cuda, cudnn, nccl, driver, transformers, ...
-    threads: int
+    threads: int | None
     git_commit: Fact
     environment: Mapping[str, str]  # allow-listed variables only
     gpus: tuple[Gpu, ...] = ()

@@ -1,7 +1,7 @@
-"""What does a run of somebody's own script leave behind? Raw facts, and the findings made of them.
+"""What does a run of somebody's own script leave behind? Raw facts: seconds, counts, lines.
 
-Measuring fills `ScriptRecord`; analysis turns it into a `Diagnosis`, which is written to --json
-and never stored. Seconds are seconds per step wherever nothing else is said.
+Measuring fills `ScriptRecord`; analysis turns it into a `Diagnosis`. Seconds are seconds per step
+wherever nothing else is said. What stands beside a field is its meaning in docs/json.md.
 """
 
 from __future__ import annotations
@@ -9,14 +9,11 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import ClassVar, Literal, get_args
 
 from diagnose.records.codec import dumps, from_dict
-from diagnose.records.header import Header
-
-# Of the findings in --json; the record has the schema of its header.
-SCHEMA = 1
+from diagnose.records.header import HIDDEN, Fact, Header, Reading
 
 Cause = Literal[
     "input",
@@ -51,6 +48,8 @@ Phase = Literal[
 PHASES: tuple[Phase, ...] = get_args(Phase)
 
 
+Mode = Literal["try", "watch"]
+
 DEFAULT_SECONDS = 60.0
 DEFAULT_WARMUP = 5
 
@@ -62,10 +61,15 @@ class Options:
     steps: int | None = None
     seconds: float = DEFAULT_SECONDS
     warmup: int = DEFAULT_WARMUP
-    interventions: bool = True
-    keep_running: bool = False
+    # A script that is tried ends with the trials; one that is watched runs to its own end.
+    mode: Mode = "try"
+    from_step: int = 0  # where watching begins
+    keep_trace: str = ""  # the file for a profiler's trace of some steps
 
 
+NO_READING, NO_FACT = Reading(None, "not recorded"), Fact(None, "not recorded")
+# float32 tensors whose products may be computed with fewer bits inside.
+TENSOR_FLOAT = "tf32"
 # The two unchanged windows of every block.
 PLAIN, AGAIN = "plain", "plain again"
 
@@ -74,10 +78,10 @@ PLAIN, AGAIN = "plain", "plain again"
 class Site:
     """A line of the user's code."""
 
-    file: str
-    line: int
-    function: str
-    code: str = ""
+    file: str  # from the folder of the run; outside it the whole path
+    line: int  # from 1 on
+    function: str  # that the line is in
+    code: str = ""  # the statement as it stood when it was measured
 
 
 @dataclass(frozen=True)
@@ -88,18 +92,18 @@ class Suspect:
     backward pass that the operators of these lines caused. The rest was counted in mapped steps.
     """
 
-    key: str
+    key: str  # its name in this record
     site: Site  # its hottest line
-    phase: Phase
-    seconds: float
-    backward_seconds: float = 0.0
+    phase: Phase  # of the step
+    seconds: float  # sampled outside the backward pass
+    backward_seconds: float = 0.0  # of the backward pass, caused by these lines
     operator_seconds: float = 0.0  # inside operators of the forward pass
     torch_seconds: float = 0.0  # in Python code of torch's own
-    launches: int = 0
+    launches: int = 0  # operators that ask the device for work
     trips: int = 0  # how often its busiest line runs
-    syncs: int = 0
-    flops: int = 0
-    moved_bytes: int = 0
+    syncs: int = 0  # values read back by the host
+    flops: int = 0  # of matrix products, both passes
+    moved_bytes: int = 0  # read and written by its operators
     new_bytes: int = 0  # of large tensors, whose memory may come fresh from the system
     copy_seconds: float = 0.0  # operators that only change type, layout or device of a batch
     repeats: bool = False  # the same results in two steps whose batches differ
@@ -120,9 +124,9 @@ def doubled_name(key: str) -> str:
 class Window:
     """Consecutive steps of one variant."""
 
-    block: int
-    variant: str
-    steps: int
+    block: int  # windows of one block are neighbors, and compared with each other
+    variant: str  # what was changed in it; `plain` and `plain again`: nothing
+    steps: int  # so many
     seconds: float  # of all its steps
 
 
@@ -130,23 +134,23 @@ class Window:
 class Change:
     """What one variant changed in the running script, and whom it speaks for."""
 
-    variant: str
-    cause: Cause
+    variant: str  # its name in the windows
+    cause: Cause  # that it removes
     against: str  # the variant that it is compared with
-    what: str
-    site: Site | None
+    what: str  # it did, in words
+    site: Site | None  # the line it speaks for; null: the whole step
     samples: float = 1.0  # batches in one step of it: a doubled batch has two
     # The share of its suspect's work that was done twice: what that adds, removing it gives back.
     doubles: float = 0.0
-    failed: str = ""
+    failed: str = ""  # how the script failed under it
 
 
 @dataclass(frozen=True)
 class Occasion:
     """Something that comes every so many steps, left out in some of them."""
 
-    phase: Phase
-    function: str
+    phase: Phase  # evaluation, checkpoint or logging
+    function: str  # that was left out
     what: str  # what leaving it out means
     steps: int  # in which it could have come
     ran: tuple[float, ...]  # seconds of the steps with it
@@ -161,23 +165,23 @@ class Occasion:
 class Loader:
     """One DataLoader that the steps used."""
 
-    site: Site | None
-    workers: int
-    batch_size: int | None
+    site: Site | None  # where it was made
+    workers: int  # processes; 0: the script's own
+    batch_size: int | None  # null: it is given whole batches
 
 
 @dataclass(frozen=True)
 class Growth:
     """What became more from step to step."""
 
-    site: Site | None
-    what: str
-    holds_tensors: bool
+    site: Site | None  # the line that gets slower, else the one that fills it
+    what: str  # the name of what grows
+    holds_tensors: bool  # or numbers only
     # By which each step is slower than the one before, with its interval; 0 if not certain.
     seconds_per_step: float
-    seconds_low: float
-    seconds_high: float
-    bytes_per_step: float
+    seconds_low: float  # lower end of its interval
+    seconds_high: float  # upper end
+    bytes_per_step: float  # by which memory grows; 0 if not certain
     suspect: str = ""  # the key of the work that takes longer and longer
 
 
@@ -185,22 +189,35 @@ class Growth:
 class RankTimes:
     """One rank of a distributed run."""
 
-    rank: int
-    step_seconds: float
+    rank: int  # its number
+    step_seconds: float  # mean of its plain steps
     waiting_seconds: float  # sampled in calls that exchange something
-    suspects: tuple[Suspect, ...]
-    windows: tuple[Window, ...]
+    suspects: tuple[Suspect, ...]  # its own lines
+    windows: tuple[Window, ...]  # its own windows
 
 
 @dataclass(frozen=True)
 class Ceilings:
     """What this device can do at best, measured beside the script."""
 
-    flops_per_second: float  # float32 matrix product
-    double_flops_per_second: float
-    low_flops_per_second: float
-    bytes_per_second: float  # copied in memory
+    flops_per_second: float  # of a large float32 matrix product
+    double_flops_per_second: float  # in float64; 0: this device has no such product
+    low_flops_per_second: float  # in `low_precision`
+    bytes_per_second: float  # copied in memory, read and written bytes together
     fresh_bytes_per_second: float = 0.0  # given by the system on first touch; 0: at once
+    tensor_float_flops_per_second: float = 0.0  # float32 with fewer bits inside (TF32)
+    low_precision: str = "bfloat16"  # what this device uses for mixed precision
+
+    def of(self, precision: str) -> float:
+        """FLOP/s in one of the precisions that FLOPs are counted by; 0 where none was measured."""
+        rates = {
+            "float32": self.flops_per_second,
+            "float64": self.double_flops_per_second,
+            "float16": self.low_flops_per_second,
+            "bfloat16": self.low_flops_per_second,
+            TENSOR_FLOAT: self.tensor_float_flops_per_second,
+        }
+        return rates.get(precision, 0.0)
 
 
 @dataclass(frozen=True)
@@ -209,91 +226,49 @@ class ScriptRecord:
 
     FILE_NAME: ClassVar[str] = "script.json"
 
-    header: Header
-    script: str
+    header: Header  # where, when and with what it was measured
+    script: str  # its file name
     boundary: str  # what a step ends with
     steps: int  # all that were seen
     step_seconds: tuple[float, ...]  # plain ones, with only the boundary hook
     hook_seconds: float  # what the hook itself takes, per step
-    phases: Mapping[str, float]
-    sampled_steps: int
-    suspects: tuple[Suspect, ...]
-    windows: tuple[Window, ...]
-    changes: tuple[Change, ...]
-    occasions: tuple[Occasion, ...]
-    loaders: tuple[Loader, ...]
+    phases: Mapping[str, float]  # seconds by phase
+    sampled_steps: int  # in which the lines were sampled
+    suspects: tuple[Suspect, ...]  # where the time passes, most first
+    windows: tuple[Window, ...]  # raw times of changed and unchanged steps
+    changes: tuple[Change, ...]  # what the variants of the windows are
+    occasions: tuple[Occasion, ...]  # what comes only now and then
+    loaders: tuple[Loader, ...]  # that feed the loop of the steps
     double_share: float  # of the operators' time, in float64
-    double_site: Site | None
-    flops: int  # of one step
-    growth: Growth | None
-    ranks: tuple[RankTimes, ...]
-    ceilings: Ceilings | None
+    double_site: Site | None  # where that type comes from
+    flops: int  # of the matrix products of one step
+    growth: Growth | None  # what grows from step to step; null: nothing
+    ranks: tuple[RankTimes, ...]  # of a distributed run; empty for one process
+    ceilings: Ceilings | None  # null: not measured
     update_bytes: int = 0  # of parameters, gradients and states: what one update has to move
     missing: str = ""  # why this record is not complete
-    notes: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class ScriptFinding:
-    """One cause, with what removing it gives back. In milliseconds, as a reader sees it."""
-
-    cause: Cause
-    file: str
-    line: int
-    function: str
-    gain_ms: float
-    gain_ci: tuple[float, float]
-    share: float
-    verified: bool
-    evidence: str
-    advice: str
-
-
-@dataclass(frozen=True)
-class Exclusion:
-    """A cause that was looked for and cannot give back much."""
-
-    cause: Cause
-    gain_ci: tuple[float, float]
-    evidence: str
-
-
-@dataclass(frozen=True)
-class Undecided:
-    """A cause about which nothing can be said, and why."""
-
-    cause: Cause
-    reason: str
-
-
-@dataclass(frozen=True)
-class StepTime:
-    """Milliseconds of a plain step."""
-
-    median: float
-    low: float
-    high: float
-
-
-@dataclass(frozen=True)
-class Diagnosis:
-    """The answer, as it is written to JSON."""
-
-    schema: int
-    sentence: str
-    step_ms: StepTime | None
-    steps: int
-    overhead: Mapping[str, float]
-    phases: Mapping[str, float]
-    findings: tuple[ScriptFinding, ...]
-    excluded: tuple[Exclusion, ...]
-    cannot_tell: tuple[Undecided, ...]
-    notes: tuple[str, ...] = ()
+    mode: Mode = "try"  # `watch`: nothing was changed, and gains are upper bounds
+    mapped: bool = True  # operators were counted
+    notes: tuple[str, ...] = ()  # what a reader should know
+    flops_by_precision: Mapping[str, float] = field(default_factory=dict)  # adds up to `flops`
+    samples: Reading = NO_READING  # rows that the model is given in one step
+    tokens: Reading = NO_READING  # the same, where its input is token numbers
+    device_busy: Reading = NO_READING  # share of a step that the device works
+    commit: Fact = NO_FACT  # of the script's repository; "-dirty" if a tracked file differs
+    arguments: tuple[str, ...] = ()  # of the script; in a kept record without their values
 
 
 def without_paths(record: ScriptRecord) -> ScriptRecord:
-    """As it may be published: a file outside the user's folder keeps only its name."""
-    text = dumps(record).decode()
+    """As it may be published: of a file outside the user's folder its name, of an argument too."""
+    text = dumps(replace(record, arguments=tuple(map(_hide_value, record.arguments)))).decode()
     for file in set(re.findall(r'"file": "(/[^"]*)"', text)):
         text = text.replace(file, f"…/{file.rpartition('/')[2]}")
     return from_dict(ScriptRecord, json.loads(text))
+
+
+def _hide_value(word: str) -> str:
+    """Values may be secrets, hosts or paths, whatever they are called."""
+    name = re.match(r"--[A-Za-z][\w.-]*|-[A-Za-z]", word)
+    if name is None:
+        return HIDDEN
+    return word if word == name.group() else f"{name.group()}={HIDDEN}"

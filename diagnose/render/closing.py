@@ -76,7 +76,11 @@ def machine_blocks(where: Machine) -> list[str]:
         ("system", where.system + (", WSL2" if where.wsl2 else "")),
         ("container", where.container),
         ("CPU", where.cpu_model),
-        ("cores, threads used", f"{where.cpu_cores}, {where.threads}"),
+        *(
+            [("cores, threads used", f"{where.cpu_cores}, {where.threads}")]
+            if where.threads
+            else []
+        ),
         ("CPU governor", where.cpu_governor),
         ("memory", written(where.memory_bytes, BYTES)),
         ("freed memory", where.allocator),

@@ -14,14 +14,8 @@ from diagnose.analyze.script.claims import gain_of, usual_seconds
 from diagnose.analyze.script.rules import diagnose
 from diagnose.analyze.script.words import name_line
 from diagnose.analyze.units import MILLISECONDS, PERCENT, number, percent
-from diagnose.records.script import (
-    Change,
-    Diagnosis,
-    ScriptFinding,
-    ScriptRecord,
-    Site,
-    Suspect,
-)
+from diagnose.records.diagnosis import Diagnosis, Option, ScriptFinding
+from diagnose.records.script import Change, ScriptRecord, Site, Suspect
 from diagnose.records.stats import Interval
 from diagnose.render.figures import (
     BLUE,
@@ -61,17 +55,7 @@ _COLORS = {
 
 
 def summarize(diagnosis: Diagnosis) -> str:
-    lines = [f"diagnose: {diagnosis.sentence}"]
-    lines += [line for finding in diagnosis.findings for line in _lines(finding)]
-    if diagnosis.phases:
-        parts = [f"{name} {number(ms, 3)}" for name, ms in diagnosis.phases.items()]
-        lines.append(f"  phases in ms per step: {', '.join(parts)}")
-    if diagnosis.excluded:
-        lines.append("  excluded:")
-        lines += [
-            f"    {each.cause}: at most {_most(each.gain_ci)} ms per step ({each.evidence})"
-            for each in diagnosis.excluded
-        ]
+    lines = summarize_causes(diagnosis)
     if diagnosis.findings:
         lines += [f"  undecided: {each}" for each in _undecided(diagnosis)]
     if "share" in diagnosis.overhead:
@@ -79,8 +63,23 @@ def summarize(diagnosis: Diagnosis) -> str:
         lines.append(
             f"  {diagnosis.steps} steps; measuring overhead: {share} of an unmodified step"
         )
+    lines += [f"  unknown: {each}" for each in _unknown(diagnosis)]
     lines += [f"  note: {each}" for each in diagnosis.notes]
     return "\n".join(lines)
+
+
+def summarize_causes(diagnosis: Diagnosis) -> list[str]:
+    """The answer, each cause with its advice, the phases, and what it is not."""
+    lines = [f"diagnose: {diagnosis.sentence}"]
+    lines += [line for finding in diagnosis.findings for line in _lines(finding)]
+    lines += [f"  option: {_option(each)}" for each in diagnosis.options]
+    if diagnosis.phases:
+        parts = [f"{name} {number(ms, 3)}" for name, ms in diagnosis.phases.items()]
+        lines.append(f"  phases in ms per step: {', '.join(parts)}")
+    if diagnosis.excluded:
+        lines.append("  excluded:")
+        lines += [f"    {each}" for each in excluded_lines(diagnosis)]
+    return lines
 
 
 def _lines(finding: ScriptFinding) -> list[str]:
@@ -95,6 +94,23 @@ def _lines(finding: ScriptFinding) -> list[str]:
         f"    {finding.evidence}",
         f"    advice: {finding.advice}",
     ]
+
+
+def _option(option: Option) -> str:
+    return f"{option.what} was not tried: {option.why}; it changes {option.changes}"
+
+
+def _unknown(diagnosis: Diagnosis) -> list[str]:
+    """Which of the first line's numbers are missing, and why; one of the two rates is enough."""
+    speed, where = diagnosis.speed, diagnosis.environment
+    if speed is None:
+        return []
+    readings = {"arithmetic utilization": speed.utilization}
+    if where is None or where.device != "cpu":  # which is the step's own device
+        readings["device busy share"] = speed.device_busy
+    if speed.tokens_per_second.value is None:
+        readings["samples per second"] = speed.samples_per_second
+    return [f"{name} ({each.reason})" for name, each in readings.items() if each.value is None]
 
 
 def _how(finding: ScriptFinding) -> str:
@@ -128,9 +144,11 @@ def page(record: ScriptRecord) -> Page:
                 Place.FIRST_SCREEN, "Where a step's time goes", _first_screen(record, diagnosis)
             ),
             Section(Place.TO_DO, "What to do", _advice(record, diagnosis.findings)),
-            Section(Place.EXCLUDED, "Excluded", _excluded(diagnosis)),
-            Section(Place.LEFT, "Undecided", _bullets(_undecided(diagnosis))),
-            Section(Place.LEFT, "Notes", _bullets(diagnosis.notes)),
+            Section(Place.TO_DO, "Options, not tried", bullets(map(_option, diagnosis.options))),
+            Section(Place.EXCLUDED, "Excluded", bullets(excluded_lines(diagnosis))),
+            Section(Place.LEFT, "Undecided", bullets(_undecided(diagnosis))),
+            Section(Place.LEFT, "Unknown", bullets(_unknown(diagnosis))),
+            Section(Place.LEFT, "Notes", bullets(diagnosis.notes)),
             Section(Place.DETAILS, "Everything that was tried", _tried(record), folded=True),
             Section(Place.DETAILS, "Lines that take the most time", _busiest(record), folded=True),
         ],
@@ -181,14 +199,14 @@ def _source(record: ScriptRecord, finding: ScriptFinding) -> str:
     return next((each.code for each in sites if each and (each.file, each.line) == here), "")
 
 
-def _excluded(diagnosis: Diagnosis) -> list[str]:
-    return _bullets(
+def excluded_lines(diagnosis: Diagnosis) -> list[str]:
+    return [
         f"{each.cause}: at most {_most(each.gain_ci)} ms per step ({each.evidence})"
         for each in diagnosis.excluded
-    )
+    ]
 
 
-def _bullets(texts: Iterable[str]) -> list[str]:
+def bullets(texts: Iterable[str]) -> list[str]:
     lines = [f"- {prose(each)}" for each in texts]
     return ["\n".join(lines)] if lines else []
 
@@ -223,7 +241,11 @@ def _name(site: Site | None) -> str:
 
 
 def _busiest(record: ScriptRecord) -> list[str]:
-    columns: list[Column[Suspect]] = [
+    return table(record.suspects[:MOST_LINES], suspect_columns())
+
+
+def suspect_columns() -> list[Column[Suspect]]:
+    return [
         Column("line", lambda each: code(_name(each.site))),
         Column("code", lambda each: code(each.site.code), left=True),
         Column("phase", lambda each: each.phase, left=True),
@@ -233,7 +255,6 @@ def _busiest(record: ScriptRecord) -> list[str]:
         Column("runs", lambda each: each.trips),
         Column("values read", lambda each: each.syncs or None),
     ]
-    return table(record.suspects[:MOST_LINES], columns)
 
 
 def _method(record: ScriptRecord, diagnosis: Diagnosis) -> list[tuple[str, Cell]]:

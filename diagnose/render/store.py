@@ -130,8 +130,8 @@ def _explain_write(path: Path, error: OSError) -> str:
     return f"{path} was not written: {why}; --reports DIR names another place"
 
 
-def load(path: Path, kind: type[T]) -> T:
-    """The record of a file, or a StoreError that says in one sentence why there is none."""
+def read_json(path: Path) -> Any:
+    """What a file holds, or a StoreError that says in one sentence why it cannot be read."""
     try:
         with path.open("rb") as file:
             content = file.read(LARGEST_FILE_BYTES + 1)
@@ -142,7 +142,7 @@ def load(path: Path, kind: type[T]) -> T:
             f"{path} is over {LARGEST_FILE_BYTES >> 20} MiB: not a record of this tool"
         )
     try:
-        data = json.loads(content.decode())
+        return json.loads(content.decode())
     except RecursionError:
         raise StoreError(f"{path} is nested too deeply: not a record of this tool") from None
     # JSON and UTF-8 errors are ValueErrors, and so is a number of too many digits.
@@ -150,7 +150,13 @@ def load(path: Path, kind: type[T]) -> T:
         raise StoreError(
             f"{path} is not valid JSON ({error}); restore it or measure again"
         ) from error
-    _check_schema(path, data)
+
+
+def load(path: Path, kind: type[T]) -> T:
+    """The record of a file, or a StoreError that says in one sentence why there is none."""
+    data = read_json(path)
+    head = data.get("header", data) if isinstance(data, dict) else None
+    check_schema(path, head, SCHEMA)
     try:
         record = codec.from_dict(kind, data)
         limits.validate(record)
@@ -163,23 +169,22 @@ def load(path: Path, kind: type[T]) -> T:
     return record
 
 
-def _check_schema(path: Path, data: Any) -> None:
-    head = data.get("header", data) if isinstance(data, dict) else None
+def check_schema(path: Path, head: Any, known: int) -> None:
     schema = head.get("schema") if isinstance(head, dict) else None
     if type(schema) is not int or not isinstance(head, dict):
         raise StoreError(f"{path} is not a record of this tool: it has no schema number")
-    if schema == SCHEMA:
+    if schema == known:
         return
     writer = (
         f"version {str(head.get('tool_version', 'unknown'))[:40]!r} (schema {str(schema)[:20]})"
     )
-    if schema > SCHEMA:
+    if schema > known:
         raise StoreError(
-            f"{path} was written by the newer {writer}, this one knows {SCHEMA}: update this tool"
+            f"{path} was written by the newer {writer}, this one knows {known}: update this tool"
         )
     raise StoreError(
-        f"{path} was written by the older {writer}, which this one (schema {SCHEMA}) does not "
-        "read: measure again with `make diagnose`, or render it with that version"
+        f"{path} was written by the older {writer}, which this one (schema {known}) does not "
+        "read: measure again, or render it with that version"
     )
 
 

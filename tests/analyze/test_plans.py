@@ -14,7 +14,7 @@ from diagnose.analyze.units import duration
 from diagnose.records.experiments import Comparison, OptimizeRecord
 from diagnose.records.stats import Interval
 from diagnose.render.optimize import tables
-from tests.support.records.experiments import BATCH, compare, optimize_record, side
+from tests.support.records.experiments import BATCH, side
 from tests.support.records.generation import (
     ELSEWHERE,
     answers,
@@ -43,21 +43,6 @@ def found_plans(record: OptimizeRecord) -> list[plans.Plan]:
 def test_what_cuts_answers_short_is_no_speed_up(made: Comparison, verdict: str) -> None:
     (outcome,) = judge_all(generation_record(made))
     assert outcome.verdict == verdict
-
-
-def test_coverage_stands_beside_tokens_and_time() -> None:
-    table, lengths, _ = tables.coverage(judge_all(whole_generation()))
-    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in table.splitlines()[2:]]
-    assert [row[:4] + row[5:] for row in rows] == [
-        ["32 → 16", "fixed length", "100 % → 99.5 %", "32 → 16", "8 of 8"],
-        ["32 → 8", "fixed length", "100 % → 90 %", "32 → 8", "8 of 8"],
-        ["32 → 16", "natural", "100 % → 99.5 %", "6 → 6", "0 of 8"],
-        ["32 → 8", "natural", "100 % → 90 %", "6 → 6", "3 of 8"],
-    ]
-    ratios = [float(row[4].split()[0].removesuffix("x")) for row in rows]
-    assert ratios == pytest.approx([2, 3.9, 1.05, 1.3], rel=0.01)
-    assert "92 % have 10 or fewer" in lengths
-    assert tables.coverage(judge_all(optimize_record(compare("apply_prompt", 2.0)))) == []
 
 
 def test_passes_of_usual_answers_say_so() -> None:

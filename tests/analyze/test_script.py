@@ -12,6 +12,8 @@ import pytest
 from diagnose.analyze.script.rules import diagnose
 from diagnose.analyze.script.words import advise
 from diagnose.records import codec
+from diagnose.records.diagnosis import ScriptFinding
+from diagnose.records.header import Reading
 from diagnose.records.script import (
     AGAIN,
     CAUSES,
@@ -20,9 +22,9 @@ from diagnose.records.script import (
     Growth,
     Occasion,
     RankTimes,
-    ScriptFinding,
     ScriptRecord,
     Window,
+    replayed_name,
 )
 from tests.support.records.script import LINE, STEP, blocks, change, record, suspect
 
@@ -62,7 +64,7 @@ def test_a_healthy_script_has_one_finding_that_names_its_busiest_line() -> None:
     diagnosis = diagnose(record(suspects=(other, busy)))
     (healthy,) = diagnosis.findings
     assert (healthy.cause, healthy.line, healthy.gain_ms) == ("compute", 7, 0.0)
-    assert "10 % of the speed of" in healthy.evidence
+    assert "10.0 % of the speed of large float32 products here" in healthy.evidence
     assert "train.py:7, 60.0 ms per step" in healthy.evidence
     assert sum(diagnosis.phases.values()) == pytest.approx(STEP * 1e3)
 
@@ -139,6 +141,20 @@ def test_replaying_batches_gives_back_no_more_than_was_seen_in_the_loader() -> N
     for seconds, cause in ((0.002, "compute"), (0.01, "input")):
         seen = suspect(phase="input", seconds=seconds)
         assert causes(replace(found, suspects=(seen,))) == [cause]
+
+
+@pytest.mark.parametrize(
+    ("busy", "cause", "gain"),
+    [(None, "host", 30), (0.5, "host", 30), (0.8, "host", 20), (0.96, "compute", 0)],
+)
+def test_what_is_hidden_behind_the_device_costs_nothing(
+    busy: float | None, cause: str, gain: float
+) -> None:
+    reading = Reading(busy) if busy is not None else Reading(None, "not told")
+    first(record(suspects=(suspect(),), device_busy=reading), cause, False, gain)
+    # A loop of small operators is the device's work too.
+    many = record(suspects=(suspect(**MANY),), device_busy=reading)
+    assert causes(many) == ["launch"]
 
 
 def test_a_larger_batch_must_give_back_more_than_other_changes() -> None:
@@ -234,10 +250,28 @@ def ranks(*alone: float) -> tuple[RankTimes, ...]:
 
 def test_the_slowest_rank_is_named_and_its_own_wait_is_the_wire() -> None:
     found = record(changes=(change("communication"),))
-    late = first(replace(found, ranks=ranks(0.05, 0.1)), "straggler", True, 50)
+    # Balanced, each of both would take 75 ms.
+    late = first(replace(found, ranks=ranks(0.05, 0.1)), "straggler", True, 25)
     assert late.line == 1
-    assert "rank 1 takes" in late.evidence
+    assert "rank 1 takes 100 ms by itself, the others 50" in late.evidence
+    assert f"it spends 25.0 ms more than they do at {LINE.file}:1" in late.evidence
     first(replace(found, ranks=ranks(0.06, 0.06)), "communication", True, 40)
+
+
+def test_extra_work_of_one_rank_that_was_left_out_counts_whole_and_once() -> None:
+    extra = suspect(key="extra", seconds=0.05)
+    removed = replace(change("host"), variant=replayed_name("extra"), what="it was left out")
+    windows = tuple(
+        Window(block, variant, 1, seconds)
+        for block in range(12)
+        for variant, seconds in {PLAIN: STEP, AGAIN: STEP, removed.variant: 0.06}.items()
+    )
+    found = record(
+        suspects=(extra,), changes=(change("communication"), removed), ranks=ranks(0.05, 0.1)
+    )
+    late = first(replace(found, windows=windows), "straggler", True, 40)
+    assert "evenly spread it would save 25.0 ms; tried: it was left out" in late.evidence
+    assert causes(replace(found, windows=windows)) == ["straggler"]
 
 
 def test_every_cause_has_advice_and_records_survive_json() -> None:

@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from bench.test_stages import VARIANTS
+from diagnose.measure.stages.batches import LoaderConfig
 from tests.support.cli import ROOT
 
 
@@ -35,3 +37,13 @@ def test_the_json_has_our_machine_and_figures_and_no_host_name(tmp_path: Path) -
     assert written["machine_info"]["versions"]["torch"]["value"].startswith("2.")
     assert os.uname().nodename not in written["machine_info"].values()
     assert "node" not in written["machine_info"]
+
+
+def test_every_loader_configuration_of_an_accelerator_is_a_case() -> None:
+    names = {
+        LoaderConfig(workers, storage, pin_memory=pinned).name
+        for workers in (0, 2, 4, 8)
+        for storage in ("mmap", "preload")
+        for pinned in (False, True)
+    }
+    assert names == set(VARIANTS["loader"])

@@ -188,11 +188,8 @@ def test_a_patch_fits_exactly_or_fails(
     "text",
     ["x = 1\n", "x = 1  # culprit: sync\n" * 2, "x = 1  # culprit: sync\n" + "# cost: sync\n" * 2],
 )
-def test_a_missing_or_double_mark_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str
-) -> None:
-    monkeypatch.setattr(cases, "DIRECTORY", tmp_path)
-    case = replace(CASES[0], name="sync_case", culprits=(Culprit("sync"),))
+def test_a_missing_or_double_mark_is_refused(tmp_path: Path, text: str) -> None:
+    case = replace(CASES[0], name="sync_case", culprits=(Culprit("sync"),), home=tmp_path)
     case.directory.mkdir()
     case.slow.write_text(text)
     with pytest.raises(ValueError, match=r"sync_case/slow.py must mark one line for sync"):

@@ -5,13 +5,11 @@ from __future__ import annotations
 import json
 import resource
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
-import torch
 
 from diagnose.commands import evaluate, profile_accuracy
 from tests.support.alone_rank import run_here
@@ -32,13 +30,11 @@ BOTH = pytest.mark.parametrize("verb", [evaluate, profile_accuracy])
 
 
 @pytest.fixture(autouse=True)
-def modest(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def modest(small_heap: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """The guard limits a process's memory for good, and here that is pytest's own."""
     monkeypatch.setattr("diagnose.measure.evaluation.opening.guard", lambda *_: None)
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # such small models only wait for a second one
-    yield
-    torch.set_num_threads(threads)
+    # How long torch waits for a loader process that was left in the middle of a batch.
+    monkeypatch.setattr("torch.utils.data._utils.MP_STATUS_CHECK_INTERVAL", 0.2)
 
 
 def ask(directory: Path, *more: object) -> Outcome:

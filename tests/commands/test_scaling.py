@@ -15,7 +15,7 @@ import torch.distributed as dist
 from torch import nn
 
 from diagnose.commands import scaling
-from diagnose.commands.arguments import Parser
+from diagnose.commands.shared.arguments import Parser
 from diagnose.measure.ranks.growth import add_line
 from diagnose.measure.ranks.scaling.ledger import Forms
 from diagnose.measure.ranks.scaling.options import KEYS

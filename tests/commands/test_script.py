@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from diagnose import load
 from diagnose.commands.cli import main
 from diagnose.measure.script.program import NoScript, run_program
 from diagnose.records.script import CAUSES
-from tests.support.cli import command, start, started
+from tests.support.cli import command, diagnose_here, start, started
 from tests.support.script_runs import write_script
 
 TRAINING = """
@@ -50,13 +51,20 @@ def test_output_arguments_json_and_report_of_a_run(tmp_path: Path) -> None:
     code = TRAINING + "while True:\n    update()\n    time.sleep(0.02)\n"
     script, found, reports = write_script(tmp_path, code), tmp_path / "found.json", tmp_path / "r"
     options = ("--seconds", 2, "--steps", 60, "--json", found, "--label", "mine", "--reports")
-    done = run(*options, reports, script, "--lr", "3", "--json")
-    assert done.returncode == 0, done.stderr
+    gate = ("--fail-on", "host>0.1%")
+    trace = tmp_path / "steps.json.gz"
+    keep = ("--keep-trace", trace)
+    done = run(*gate, *keep, *options, reports, script, "--lr", "3", "--json")
+    assert done.returncode == 1, done.stderr
+    kept_steps = diagnose_here("trace", trace, "--json", "-")
+    assert json.loads(kept_steps.out)["steps"] >= 4
+    assert "diagnose: --fail-on host>0.1%: FAILED, host at " in done.stderr
     assert done.stdout == "started ['--lr', '3', '--json'] __main__ train.py\n"
-    assert done.stderr.startswith("diagnose: A step of train.py takes ")
+    told = [each for each in done.stderr.splitlines() if each.startswith("diagnose: A step of")]
+    assert len(told) == 1
     assert "Traceback" not in done.stderr
     diagnosis = json.loads(found.read_text())
-    assert diagnosis["schema"] == 1
+    assert diagnosis["schema"] == 2
     assert diagnosis["step_ms"]["low"] <= diagnosis["step_ms"]["high"]
     assert diagnosis["steps"] >= 30
     causes = [each["cause"] for each in diagnosis["findings"]]
@@ -67,6 +75,18 @@ def test_output_arguments_json_and_report_of_a_run(tmp_path: Path) -> None:
     fields = "cause file line function gain_ms gain_ci share verified evidence advice"
     assert set(diagnosis["findings"][0]) == set(fields.split())
     assert "unattributed" in diagnosis["phases"]
+    assert diagnosis["record"]["samples"]["value"] == 8
+    rate = 8e3 / diagnosis["step_ms"]["mean"]
+    assert diagnosis["speed"]["samples_per_second"]["value"] == pytest.approx(rate)
+    assert diagnosis["environment"]["arguments"] == ["--lr", "3", "--json"]
+    assert diagnosis["environment"]["commit"]["value"] is None
+    assert f"({rate:,.0f} samples/s, " in told[0]
+    assert diagnosis["worth"][0]["per_1000_steps"] == pytest.approx(gains[0])
+    loaded = load(found)
+    assert loaded.sentence == diagnosis["sentence"]
+    kept = load(reports / "mine" / "script.json")
+    assert kept.environment is not None
+    assert kept.environment.arguments == ("--lr", "(hidden)", "--json")
     # The record is judged again where there is no torch, with the same result.
     report = (reports / "mine" / "report.md").read_text()
     # The terminal names the whole path; what is kept may be published.

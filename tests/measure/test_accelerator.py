@@ -11,6 +11,7 @@ import pytest
 
 from tests.support.cli import (
     FAULTY,
+    ROOT,
     Outcome,
     diagnose,
     diagnose_here,
@@ -139,6 +140,7 @@ def test_an_exhausted_device_fails_its_stage_and_the_next_is_fine(
     assert reason(record, "ceilings").startswith("out of memory: ")
 
 
+HOST = ("input", "host", "sync", "allocation")
 TRAINS_ON_THE_DEVICE = """
 import torch
 
@@ -172,3 +174,23 @@ def test_a_script_that_trains_on_an_accelerator_is_diagnosed(
     assert (first["cause"], first["line"]) == ("host", line_of(script, "# here")), told
     assert {"input", "forward", "backward", "optimizer", "host"} <= told["phases"].keys()
     assert not told["notes"], told
+
+
+@pytest.mark.alone
+def test_the_devices_own_time_bounds_what_the_host_could_save(
+    fakegpu_env: dict[str, str], tmp_path: Path
+) -> None:
+    """On the simulated device: one script keeps it busy, the other makes it wait for rows."""
+    told = {}
+    for name in ("compute_hidden_rows", "input_rows"):
+        script = ROOT / "bench" / "planted_async" / name / "slow.py"
+        answer = tmp_path / f"{name}.json"
+        simulated = {**fakegpu_env, "FAKEGPU_PROFILE": "slow"}
+        outcome = diagnose("script", "--seconds", "6", "--json", answer, script, **simulated)
+        assert outcome.code == 0, outcome.err
+        told[name] = json.loads(answer.read_text(encoding="utf-8"))
+    hidden, exposed = told.values()
+    assert hidden["speed"]["device_busy"]["value"] > exposed["speed"]["device_busy"]["value"]
+    assert exposed["findings"][0]["cause"] == "input"
+    idle = 1 - hidden["speed"]["device_busy"]["value"]
+    assert all(each["share"] <= idle + 0.01 for each in hidden["findings"] if each["cause"] in HOST)

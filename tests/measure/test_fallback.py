@@ -15,6 +15,8 @@ from diagnose.records.evaluation import Answer, Fallback, RankStep, Step
 from diagnose.workload import Decoding
 from tests.support.jobs.answers import FakeGenerator, open_questions
 
+pytestmark = pytest.mark.usefixtures("small_heap")
+
 DECODING = Decoding(max_new_tokens=4)
 OUT_OF_MEMORY = (
     torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 MiB. GPU 0 has 3 GiB"),

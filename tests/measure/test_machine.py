@@ -17,9 +17,9 @@ from diagnose.measure.gpu.nvml import Failure, Identity
 from diagnose.measure.machine import describe as machine
 from diagnose.measure.machine.cuda import read_identities
 from diagnose.measure.machine.device import DeviceError, open_device, open_visible_device
-from diagnose.measure.machine.environment import HIDDEN, choose_environment
+from diagnose.measure.machine.environment import choose_environment
 from diagnose.records.codec import dumps, from_dict, to_dict
-from diagnose.records.header import Machine
+from diagnose.records.header import HIDDEN, Machine
 from tests.measure.conftest import Stub
 from tests.support.nvml_stub import run_python
 
@@ -52,6 +52,11 @@ TRACES_OF_SECRETS = (
     "example.org",
     "/home",
 )
+
+
+@pytest.fixture(autouse=True)
+def briefly(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine, "BUSY_SECONDS", 0.05)
 
 
 def bare_machine() -> Machine:
@@ -141,7 +146,6 @@ def test_a_machine_is_read_from_its_files(tmp_path: Path) -> None:
 def test_memory_and_busy_processors_are_what_the_system_says(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(machine, "BUSY_SECONDS", 0.2)
     probed = machine.probe("cpu")
     assert probed.memory_bytes.value == os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     assert probed.cpu_busy_before.value is not None
@@ -186,6 +190,16 @@ def test_a_commit_is_dirty_if_code_differs_and_not_if_a_report_does(tmp_path: Pa
     assert machine.read_commit(tmp_path).value == commit
     (tmp_path / "code.py").write_text("two")
     assert machine.read_commit(tmp_path).value == f"{commit}-dirty"
+
+
+def test_a_script_belongs_to_the_repository_around_it(tmp_path: Path) -> None:
+    assert machine.find_repository(tmp_path / "train.py") == tmp_path
+    repository = tmp_path / "work"
+    repository.mkdir()
+    commit = make_repository(repository)
+    script = repository / "jobs" / "deep" / "train.py"
+    assert machine.find_repository(script) == repository
+    assert machine.read_commit(machine.find_repository(script)).value == commit
 
 
 def test_no_commit_is_a_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

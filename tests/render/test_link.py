@@ -2,76 +2,31 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from diagnose.analyze.derive import fingerprint
 from diagnose.analyze.line_fit import Fit, Point, Unfit, fit_line
 from diagnose.analyze.link.bandwidth import fit_sizes, measure_sizes, median_interval, summarise
 from diagnose.analyze.link.verdict import judge
-from diagnose.records.header import Fact
-from diagnose.records.ranks import BandwidthRecord, Culprit, SizeResult
-from diagnose.render import seal
+from diagnose.records.ranks import SizeResult
 from diagnose.render.link import FIGURE_NAME, answer, figures, print_table
-from diagnose.render.page import count_open_lines
 from tests.support.records.link import (
     bandwidth_record,
     ended,
     field_report,
+    golden_record,
     gpu_machine,
     gpu_record,
     kinds,
-    rank,
     size_result,
     sizes,
-    trial,
 )
 from tests.support.rendered import rendered, told
-
-GOLDEN = Path(__file__).parent / "golden" / "link.md"
-
-
-def golden_record() -> BandwidthRecord:
-    """Everything at once: two cards, a wrong sum, a late rank, trials, a rank that died."""
-    measured = [
-        *sizes(alpha=20e-6, rate=9e9, late=1),
-        ended(1_000_000, "invalid", "CORRUPT: 3 elements are wrong after timing"),
-        ended(2**30, "failed", "rank 1 ran out of memory"),
-    ]
-    trials = [
-        trial("as it is", 9e9),
-        trial("NCCL_P2P_DISABLE=1", 18e9),
-        trial("NCCL_SHM_DISABLE=1", None, "hung", "no answer within 10 s"),
-        trial("NCCL_IB_DISABLE=1", None, "skipped", "there is one machine"),
-    ]
-    record = bandwidth_record(
-        measured,
-        backend="nccl",
-        where=gpu_machine("PHB", environment={"NCCL_DEBUG": "WARN"}),
-        surroundings={"nccl.conf": Fact("NCCL_P2P_LEVEL=SYS"), "interface": Fact("eth0")},
-        trials=trials,
-    )
-    culprit = Culprit(1, "was killed by SIGKILL", "all-reduce of 1073741824 bytes")
-    return replace(record, culprit=culprit, complete=False)
-
-
-def test_the_golden_report() -> None:
-    text = rendered(golden_record())
-    if os.environ.get("UPDATE_GOLDEN") == "1":
-        GOLDEN.write_text(text, encoding="utf-8")
-    assert text == GOLDEN.read_text(encoding="utf-8")
-
-
-def test_a_reader_sees_no_more_than_a_screen() -> None:
-    assert count_open_lines(rendered(golden_record())) <= 30
-    assert count_open_lines(rendered(bandwidth_record())) <= 25
 
 
 def by_rank(*times: Sequence[float]) -> SizeResult:
@@ -182,28 +137,8 @@ def test_what_ended_a_run_is_told_at_the_end() -> None:
         assert "killed by SIGKILL" in text
 
 
-def test_text_from_outside_cannot_escape() -> None:
-    evil = "<script>x</script> | [y](z) @team \x1b[31m\u202e"
-    record = golden_record()
-    record = replace(
-        record,
-        backend=evil,
-        sizes=(*record.sizes, ended(7, "failed", evil), size_result(8, purpose=evil)),
-        surroundings={evil: Fact(evil), "interface": Fact(evil)},
-        culprit=Culprit(0, evil, evil),
-        trials=(trial("as it is"), trial("A=1", None, "failed", evil)),
-        ranks=(replace(rank(0), device_name=evil), replace(rank(1), torch_version=evil)),
-    )
-    text = rendered(record)
-    assert not re.search(r"<(?!/?(details|summary)>)[a-zA-Z/!]", text)
-    assert "@team" not in text
-    assert not re.search(r"[\x1b\u202e]", text + print_table(record))
-
-
-def test_the_figure_is_sealed_and_marks_what_is_corrupt() -> None:
-    record = golden_record()
-    svg = told(record)[0].draw_all()[FIGURE_NAME]
-    assert seal.find_fault(svg, fingerprint(record)) == ""
+def test_the_figure_marks_what_is_corrupt() -> None:
+    svg = told(golden_record())[0].draw_all()[FIGURE_NAME]
     for text in (b"CORRUPT", b"expected", b"one at a time", b"back to back", b"fitted", b">10 MB<"):
         assert text in svg
     plain = told(bandwidth_record())[0].draw_all()[FIGURE_NAME]

@@ -2,119 +2,21 @@
 
 from __future__ import annotations
 
-import json
-import os
 import re
-from collections.abc import Callable
 from dataclasses import replace
-from itertools import pairwise
-from pathlib import Path
-
-import pytest
 
 from diagnose.analyze.optimize.experiment import judge_all
-from diagnose.records import codec
-from diagnose.records.experiments import Comparison, OptimizeRecord
+from diagnose.records.experiments import Comparison
 from diagnose.render.optimize import experiments
 from diagnose.render.optimize.report import answer, page
-from diagnose.render.page import count_open_lines, render_page
 from tests.support.records.experiments import (
     compare,
     ended,
-    launch_map,
     not_claimed,
     optimize_record,
-    whole_catalogue,
     wrong,
 )
-from tests.support.records.generation import whole_generation
-from tests.support.records.series import whole_series
 from tests.support.rendered import rendered
-
-GOLDEN = Path(__file__).parent / "golden"
-# Of this part alone, so that a report of several parts stays readable.
-MOST_OPEN_LINES = 60
-# Anything a string from outside could try: cells, tags, links, mentions, terminal, direction.
-EVIL = "|x|\n# no\n<b>&[a](http://e.vil)![i](x)`c`*_~$1$ @team \x1b[31mred\x1b[0m \u202eabc\\"
-CELL_BORDER = re.compile(r"(?<!\\)(?:\\\\)*\|")
-
-
-def on_gpu() -> OptimizeRecord:
-    return whole_catalogue(gpus=1)
-
-
-@pytest.mark.parametrize(
-    ("name", "make"),
-    [
-        ("optimize", on_gpu),
-        ("optimize_ladder", whole_series),
-        ("optimize_evaluation", lambda: whole_generation(samples=3200)),
-    ],
-)
-def test_the_golden_report(name: str, make: Callable[[], OptimizeRecord]) -> None:
-    # Without what every report closes with, which has a golden report of its own.
-    text, path = render_page([page(make())]), GOLDEN / f"{name}.md"
-    if os.environ.get("UPDATE_GOLDEN") == "1":
-        path.write_text(text, encoding="utf-8")
-    assert text == path.read_text(encoding="utf-8")
-    assert count_open_lines(text) <= MOST_OPEN_LINES
-    again = codec.from_dict(OptimizeRecord, json.loads(codec.dumps(make())))
-    assert render_page([page(again)]) == text
-
-
-def evil_record() -> OptimizeRecord:
-    bad = replace(
-        compare("apply_prompt", 1.5, facts={EVIL: EVIL}, notes=[EVIL]),
-        key=EVIL,
-        title=EVIL,
-        scope=EVIL,
-        before_text=EVIL,
-        after_text=EVIL,
-        curves={EVIL: (1.0,), f"{EVIL} 2": (0.0,)},
-    )
-    published = replace(wrong("gated_fusion"), after_text=EVIL)
-    assert published.equality is not None
-    checks = tuple(replace(each, name=EVIL, remark=EVIL) for each in published.equality.checks)
-    published = replace(published, equality=replace(published.equality, checks=checks))
-    failed = ended("torch_compile", "failed", EVIL)
-    lost = replace(bad, status="failed", reason=EVIL, before=None)
-    plan = replace(bad, facts={"parts": EVIL, "left_out": EVIL})
-    model = replace(bad, facts={"changes_model": True})
-    lines = [replace(each, file=EVIL, function=EVIL, code=EVIL) for each in launch_map().lines]
-    maps = [replace(launch_map(), lines=tuple(lines), notes=(EVIL,))]
-    record = optimize_record(bad, plan, model, published, failed, maps=maps, planned=[EVIL])
-    return replace(
-        record,
-        header=replace(record.header, label=EVIL, created=EVIL),
-        workload=replace(record.workload, name=EVIL, settings={EVIL: EVIL}),
-        rungs=(bad, lost),
-    )
-
-
-@pytest.mark.parametrize(
-    "record",
-    [
-        whole_catalogue(),
-        optimize_record(),
-        optimize_record(*whole_catalogue().comparisons[:3], planned=["apply_prompt", "x"]),
-        evil_record(),
-    ],
-    ids=["cpu", "empty", "unfinished", "evil"],
-)
-def test_every_report_is_whole(record: OptimizeRecord) -> None:
-    text = rendered(record)
-    for before, after in pairwise(text.split("\n")):
-        if before.startswith("|") and after.startswith("|"):
-            assert len(CELL_BORDER.findall(before)) == len(CELL_BORDER.findall(after))
-    assert "None" not in text
-    assert "nan" not in text.lower().split()
-    assert "\x1b" not in text
-    assert "\u202e" not in text
-    # Code stands in backticks or a fence, where nothing of it acts.
-    outside = re.sub(r"(`+)(?!`).*?(?<!`)\1(?!`)", "", text, flags=re.DOTALL)
-    assert not re.search(r"<(?!/?details|/?summary)[a-zA-Z/!]", outside)
-    assert "@team" not in outside
-    assert not re.search(r"(?<!\\)\]\(http", outside)
 
 
 def said(*comparisons: Comparison, complete: bool = True) -> str:

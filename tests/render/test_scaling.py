@@ -3,44 +3,29 @@
 from __future__ import annotations
 
 import math
-import os
-import re
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from diagnose.analyze.derive import fingerprint
 from diagnose.analyze.findings import Finding
 from diagnose.analyze.scaling import ledger as scaling
 from diagnose.analyze.scaling.cadence import cadence_share
 from diagnose.analyze.scaling.findings import judge_scaling
 from diagnose.analyze.scaling.ledger import Ledger, build_ledger, find_obstacle
-from diagnose.records.header import Reading
 from diagnose.records.ranks import SERIES_NAMES, Culprit, ScalingRecord, Series
-from diagnose.render import seal
-from diagnose.render.page import count_open_lines
 from diagnose.render.scaling import FIGURE_NAME, answer, figures
 from diagnose.render.waterfall import UNEXPLAINED
-from tests.support.records.experiments import compare, ended
+from tests.support.records.experiments import compare
 from tests.support.records.scaling import (
     BUCKETS,
     Losses,
     all_reduces,
-    counted,
-    ddp_options,
     scaling_record,
 )
 from tests.support.rendered import rendered, told
-
-GOLDEN = Path(__file__).parent / "golden" / "scaling.md"
-EVIL = "|x|\n# no\n<b>&[a](http://e.vil)![i](x)`c`*_~$1$ @team \x1b[31mred\x1b[0m \u202eabc\\"
-# A code cell holds its text between backticks, where nothing but the bar is escaped.
-CODE = re.compile(r"(`+).*?[^`]\1(?!`)")
-CELL_BORDER = re.compile(r"(?<!\\)(?:\\\\)*\|")
 
 
 def ledger_of(record: ScalingRecord) -> Ledger:
@@ -56,14 +41,6 @@ def losses_of(record: ScalingRecord) -> dict[str, float]:
 def found(record: ScalingRecord, kind: str) -> Finding:
     (matching,) = (each for each in judge_scaling(record) if each.kind == f"scaling_{kind}")
     return matching
-
-
-def test_the_golden_report() -> None:
-    text = rendered(scaling_record(comparisons=ddp_options()))
-    if os.environ.get("UPDATE_GOLDEN") == "1":
-        GOLDEN.write_text(text, encoding="utf-8")
-    assert text == GOLDEN.read_text(encoding="utf-8")
-    assert count_open_lines(text) <= 42
 
 
 # --- the ledger ---
@@ -232,48 +209,9 @@ def test_the_share_of_evaluation_and_saving() -> None:
 # --- the report and its figure ---
 
 
-@pytest.mark.parametrize(
-    "record",
-    [
-        scaling_record(ranks=3, gpus=2, watts=[Reading(100.0)] * 3),
-        scaling_record(blocks=1, link=None),
-        replace(scaling_record(), series=(), curve=(), cadence=None, complete=False),
-    ],
-)
-def test_a_number_that_is_none_is_not_shown(record: ScalingRecord) -> None:
-    assert not re.search(r"\b(nan|inf|None)\b", rendered(record))
-
-
-def test_text_from_outside_stays_in_its_cell() -> None:
-    bad = compare("accumulate_4", 1.5, facts=counted(16, 4), notes=[EVIL])
-    bad = replace(bad, key=EVIL, before_text=EVIL, after_text=EVIL)
-    record = scaling_record(comparisons=(bad, ended("fsdp2", "failed", EVIL)))
-    record = replace(
-        record,
-        header=replace(record.header, label=EVIL),
-        backend=EVIL,
-        settings={EVIL: EVIL},
-        workload=replace(record.workload, name=EVIL),
-        ranks=tuple(replace(each, device_name=EVIL) for each in record.ranks),
-        culprit=Culprit(1, EVIL, EVIL),
-    )
-    text = rendered(record)
-    assert "\x1b" not in text
-    assert "\n# no" not in text
-    prose = CODE.sub("", text)
-    assert "<b>" not in prose
-    assert not re.search(r"(?<!\\)\]\(http", prose)
-    width = 0
-    for line in text.splitlines():
-        borders = len(CELL_BORDER.findall(line)) if line.startswith("|") else 0
-        assert not borders or not width or borders == width, line
-        width = borders
-
-
-def test_the_figure_is_sealed_and_its_bars_lead_to_the_last() -> None:
+def test_the_bars_of_the_figure_lead_to_the_last() -> None:
     record = scaling_record(Losses(rest=-0.01), noise=0.1)
     svg = told(record)[0].draw_all()[FIGURE_NAME]
-    assert seal.find_fault(svg, fingerprint(record)) == ""
     for name in ("one rank alone", scaling.TRANSFER, scaling.REST, UNEXPLAINED, "2 ranks together"):
         assert name in svg.decode()
     ledger = ledger_of(record)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from diagnose.analyze.script.rules import diagnose
-from diagnose.records.script import PLAIN, Occasion, ScriptRecord, Site, Window
+from diagnose.records.header import Reading
+from diagnose.records.script import PLAIN, Ceilings, Occasion, ScriptRecord, Site, Window
 from diagnose.render import store
 from diagnose.render.page import count_open_lines
 from diagnose.render.script import FIGURE_NAME, figures, page, summarize
@@ -33,7 +35,7 @@ def test_the_golden_report() -> None:
 
 def test_the_terminal_says_the_same_in_lines() -> None:
     lines = summarize(diagnose(golden_record())).splitlines()
-    assert lines[0].startswith("diagnose: A step of train.py takes 100.0 ms on average; ")
+    assert lines[0].startswith("diagnose: A step of train.py takes 100.0 ms on average (640 ")
     assert "  undecided: batch: the script failed with MemoryError: full" in "\n".join(lines)
     assert "measuring overhead: 0.0 % of an unmodified step" in lines[-2]
 
@@ -43,8 +45,25 @@ def test_a_cause_of_the_whole_script_has_no_line() -> None:
     tried = change("precision", variant="replayed batches", site=None)
     found = record(changes=(tried,), windows=windows)
     text = summarize(diagnose(found)) + rendered(found)
-    assert "precision: train.py: " in text
+    assert "  precision: whole step: " in text
+    assert "| precision | `whole step` |" in text
     assert "train.py:0" not in text
+
+
+def test_options_and_unknown_numbers_stand_below_the_causes() -> None:
+    ceilings = Ceilings(1e11, 5e10, 4e11, 1e10)
+    found = replace(golden_record(), ceilings=ceilings, samples=Reading(None, "no tensor"))
+    text = summarize(diagnose(found))
+    assert text.index("  launch: ") < text.index("  option: autocast to bfloat16 was not tried: ")
+    assert "  unknown: samples per second (no tensor)" in text
+    assert "device busy" not in text  # on the CPU there is nothing else to be busy
+    machine = replace(found.header.machine, device="cuda")
+    elsewhere = replace(found, header=replace(found.header, machine=machine))
+    assert "  unknown: device busy share (not recorded)" in summarize(diagnose(elsewhere))
+    report = rendered(found)
+    assert report.index("## What to do") < report.index("## Options, not tried")
+    assert "- autocast to bfloat16 was not tried: " in report
+    assert "Options" not in rendered(golden_record())
 
 
 def test_nothing_measured_has_no_figure_and_a_reason() -> None:

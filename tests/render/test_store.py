@@ -204,7 +204,7 @@ def test_what_cannot_have_been_measured_is_refused(
 @pytest.mark.parametrize(
     ("schema", "complaint"),
     [
-        (0, r"older version '0\.0\.9' \(schema 0\).*make diagnose"),
+        (0, r"older version '0\.0\.9' \(schema 0\).*measure again"),
         (SCHEMA + 1, r"newer version .* update this tool"),
     ],
 )

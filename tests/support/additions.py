@@ -133,8 +133,8 @@ from __future__ import annotations
 import argparse
 
 from diagnose.analyze.slowest_stage import find_slowest
-from diagnose.commands.arguments import add_reports_option
-from diagnose.commands.keep import write_report
+from diagnose.commands.shared.arguments import add_reports_option
+from diagnose.commands.shared.keep import write_report
 from diagnose.records.exit_codes import FINE
 from diagnose.records.run import RunRecord
 from diagnose.render import store

@@ -9,8 +9,8 @@ from functools import partial
 from types import ModuleType
 from typing import Any, cast
 
-from diagnose.commands.arguments import Parser, hyphenate
 from diagnose.commands.cli import command
+from diagnose.commands.shared.arguments import Parser, hyphenate
 from diagnose.measure.evaluation import ranks
 from diagnose.measure.machine.device import DeviceError, open_device
 from diagnose.measure.ranks.job.ends import End, Outcome

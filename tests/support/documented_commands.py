@@ -54,6 +54,14 @@ RENDERED = Small(
 )
 
 COMMANDS: dict[str, Small] = {
+    "diagnose prove before.py after.py --json proof.json": Small(
+        "cp train.py before.py && cp train.py after.py && diagnose prove before.py after.py "
+        "--json proof.json --seconds 1 --equal-steps 2",
+        leaves="proof.json",
+    ),
+    "diagnose watch train.py --lr 0.1": Small(
+        "diagnose watch --seconds 2 --json seen.json train.py --lr 0.1 100", leaves="seen.json"
+    ),
     "diagnose train.py --lr 0.1": SCRIPT,
     "diagnose script --label mine train.py": SCRIPT,
     "diagnose script --json why.json train.py": SCRIPT,
@@ -142,7 +150,30 @@ COMMANDS: dict[str, Small] = {
 }
 
 INSTALLS = Elsewhere("needs the network", "tests/test_install.py", '"install"')
+TRACED = Elsewhere("needs your trace", "tests/commands/test_trace.py", '"trace", *map')
+WATCHES = Elsewhere("runs to the end of its job", "tests/commands/test_watch.py", '"--from-step"')
+
 ELSEWHERE: dict[str, Elsewhere] = {
+    **{
+        f"python -m bench.prove.{words}": Elsewhere(
+            "takes minutes to hours", "tests/bench/test_prove.py", f"bench.prove.{words.split()[0]}"
+        )
+        for words in (
+            "rule",
+            "pairs --kind planted",
+            "pairs --kind sabotaged",
+            "pairs --kind equal --runs 200",
+        )
+    },
+    "diagnose watch --from-step 30 --steps 60 train.py": WATCHES,
+    "torchrun --nproc-per-node=2 --no-python diagnose watch train.py": WATCHES,
+    'diagnose script --fail-on "input>10%" --fail-on "any>25%" train.py': Elsewhere(
+        "its exit code depends on the script", "tests/commands/test_script.py", "--fail-on"
+    ),
+    "diagnose trace trace.json.gz": TRACED,
+    "diagnose trace --json why.json rank0.json rank1.json": TRACED,
+    "diagnose trace --label mine traces": TRACED,
+    "diagnose trace --perfetto marked.json trace.json.gz": TRACED,
     "pip install .": INSTALLS,
     'pip install -e ".[suite]"': INSTALLS,
     "pip install git+https://github.com/OWNER/torch-diagnose": INSTALLS,

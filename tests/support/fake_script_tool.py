@@ -22,7 +22,7 @@ if said == "sleep":
 if said == "silence":
     raise SystemExit("no steps were seen")
 if said == "nonsense":
-    arguments.json.write_text('{"schema": 1, "sentence": "half an ans')
+    arguments.json.write_text('{"schema": 2, "sentence": "half an ans')
     raise SystemExit(0)
 
 finding = {
@@ -38,9 +38,9 @@ finding = {
     "advice": "none",
 }
 answer = {
-    "schema": 1,
+    "schema": 2,
     "sentence": f"the script {arguments.script} waits",
-    "step_ms": {"median": 50.0, "low": 49.0, "high": 51.0},
+    "step_ms": {"mean": 50.0, "median": 50.0, "low": 49.0, "high": 51.0},
     "steps": 100,
     "overhead": {"share": 0.002},
     "phases": {"forward": 50.0},

@@ -8,7 +8,8 @@ from pathlib import Path
 from diagnose.analyze.script.rules import diagnose
 from diagnose.measure.script.program import End
 from diagnose.measure.script.session import Session
-from diagnose.records.script import Diagnosis, Options, ScriptRecord
+from diagnose.records.diagnosis import Diagnosis
+from diagnose.records.script import Options, ScriptRecord
 from tests.support.records.script import HEADER
 
 # Short, but long enough that the planted work, which is most of a step, is seen everywhere.

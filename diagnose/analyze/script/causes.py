@@ -122,14 +122,20 @@ def _is_python(work: _Work) -> bool:
     return work.python_share >= HOST_SHARE and work.suspect.launches < FEWEST_TRIPS * 64
 
 
-_MANY = "{launches} operators per step, {trips} runs of the line"
-# The first that applies decides.
-_RULES: tuple[_Rule, ...] = (
+_BY_PHASE: tuple[_Rule, ...] = (
     _Rule("evaluation", _in_phase("evaluation"), "evaluation of the model"),
     _Rule("host", _in_phase("checkpoint", "logging"), "{phase} in the step"),
     _Rule("communication", _in_phase("communication"), "waiting for other ranks"),
     _Rule("input", _in_phase("input"), "waiting for the loader"),
     _Rule(None, _in_phase("backward")),
+)
+# Python or operators: nobody has counted, so only a trial can say what it would save.
+_ANYTHING = _Rule("host", _in_phase("host"), "work outside the model, operators not counted")
+_RULES_UNMAPPED = (*_BY_PHASE, _ANYTHING)
+_MANY = "{launches} operators per step, {trips} runs of the line"
+# The first that applies decides.
+_RULES: tuple[_Rule, ...] = (
+    *_BY_PHASE,
     _Rule(None, _is_torchs_own_update),
     _Rule(
         "recompute",
@@ -173,17 +179,19 @@ def file_of(cause: Cause) -> ModuleType | None:
 
 def _judge(suspect: Suspect, record: ScriptRecord) -> Claim | None:
     work = _Work(suspect, record)
-    rule = next((each for each in _RULES if each.applies(work)), None)
+    rules = _RULES if record.mapped else _RULES_UNMAPPED
+    rule = next((each for each in rules if each.applies(work)), None)
     if rule is None or rule.cause is None:
         return None
     seconds = rule.gain(work)
     samples = max(1.0, seconds * record.sampled_steps * SAMPLES_PER_SECOND)
     reach = 2 * seconds / samples**0.5
     evidence = rule.evidence.format(**vars(suspect))
+    least = 0.0 if rule is _ANYTHING else max(0.0, seconds - reach)
     return Claim(
         rule.cause,
         suspect.site,
-        Interval(seconds, max(0.0, seconds - reach), seconds + reach),
+        Interval(seconds, least, seconds + reach),
         verified=False,
         evidence=f"{evidence}, {number(seconds * 1e3, 3)} ms per step seen at this line",
         suspect=suspect,

@@ -42,6 +42,7 @@ class Claim:
     suspect: Suspect | None = None
     doubles: float = 0.0  # its gain is what doing this share of the work twice has added
     phase: Phase | None = None  # what comes now and then and was left out in some steps
+    takes: str = ""  # the key of the suspect whose own claim this one includes
     always: bool = False  # reported whatever it costs now: it becomes worse
 
 

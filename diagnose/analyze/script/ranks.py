@@ -1,7 +1,9 @@
 """Do the ranks wait for one of them, or for the wire? From every rank's own windows.
 
 Without an exchange each rank takes its own time. The slowest one waits for nobody, so what it
-gains without exchanges is their price; what it takes longer than the others, they all pay.
+gains without exchanges is their price; what it takes longer than the others, they all pay. Work
+that is spread evenly still has to be done, so balancing gives back what the slowest takes above
+the mean of all; more only where its extra work could be left out, and that was tried.
 """
 
 from __future__ import annotations
@@ -9,9 +11,9 @@ from __future__ import annotations
 import statistics
 from collections.abc import Iterator, Sequence
 
-from diagnose.analyze.script.claims import Claim, gain_of
+from diagnose.analyze.script.claims import Claim, bounds, gain_of, usual_seconds
 from diagnose.analyze.units import number
-from diagnose.records.script import Change, RankTimes, ScriptRecord, Site, Suspect
+from diagnose.records.script import Change, RankTimes, ScriptRecord, Suspect, replayed_name
 from diagnose.records.stats import FEWEST_FOR_INTERVAL, Interval, hodges_lehmann
 
 
@@ -47,20 +49,43 @@ def _straggler(record: ScriptRecord) -> Iterator[Claim]:
     theirs = [own_seconds(each, variant) for each in others]
     blocks = min(len(mine), *(len(each) for each in theirs))
     excess = [
-        mine[block] - statistics.median(each[block] for each in theirs) for block in range(blocks)
+        mine[block] - statistics.fmean([mine[block], *(each[block] for each in theirs)])
+        for block in range(blocks)
     ]
+    gain = hodges_lehmann(excess)
+    if blocks < FEWEST_FOR_INTERVAL:  # sampled once: nobody knows how much it varies
+        gain = Interval(gain.center, 0.0, 2 * gain.center)
+    evidence = (
+        f"rank {slowest.rank} takes {number(statistics.median(mine) * 1e3, 3)} ms by itself, the "
+        f"others {number(statistics.median(map(statistics.median, theirs)) * 1e3, 3)}"
+    )
+    extra, seconds = _extra(slowest, others)
+    if extra is not None:
+        evidence += (
+            f"; it spends {number(seconds * 1e3, 3)} ms more than they do at "
+            f"{extra.site.file}:{extra.site.line}"
+        )
+    removed = next(
+        (each for each in record.changes if extra and each.variant == replayed_name(extra.key)),
+        None,
+    )
+    tried = gain_of(record.windows, removed, usual_seconds(record)) if removed else None
+    if removed is not None and tried is not None and bounds(tried)[0] > 0 and not removed.failed:
+        balanced = number(gain.center * 1e3, 3)
+        evidence += f"; evenly spread it would save {balanced} ms; tried: {removed.what}"
+        gain = tried
     yield Claim(
         "straggler",
-        _extra_site(slowest, others),
-        hodges_lehmann(excess),
+        extra.site if extra is not None else None,
+        gain,
         verified=blocks >= FEWEST_FOR_INTERVAL,
-        evidence=f"rank {slowest.rank} takes {number(statistics.median(mine) * 1e3, 3)} ms by "
-        f"itself, the others {number(statistics.median(map(statistics.median, theirs)) * 1e3, 3)}",
+        evidence=evidence,
+        takes=extra.key if extra is not None else "",
     )
 
 
-def _extra_site(slowest: RankTimes, others: Sequence[RankTimes]) -> Site | None:
-    """The line that takes most more time there than elsewhere."""
+def _extra(slowest: RankTimes, others: Sequence[RankTimes]) -> tuple[Suspect | None, float]:
+    """The work that takes most more time there than elsewhere, and how much more."""
 
     def excess(suspect: Suspect) -> float:
         elsewhere = [
@@ -70,7 +95,7 @@ def _extra_site(slowest: RankTimes, others: Sequence[RankTimes]) -> Site | None:
 
     own = [each for each in slowest.suspects if each.phase != "communication"]
     worst = max(own, key=excess, default=None)
-    return worst.site if worst is not None else None
+    return worst, excess(worst) if worst is not None else 0.0
 
 
 def _communication(record: ScriptRecord) -> Iterator[Claim]:
@@ -100,4 +125,5 @@ def _communication(record: ScriptRecord) -> Iterator[Claim]:
             verified=False,
             evidence=f"rank {slowest.rank}, which waits for nobody, spends "
             f"{number(seconds * 1e3, 3)} ms per step exchanging",
+            takes=worst.key,
         )

@@ -26,25 +26,29 @@ from diagnose.analyze.script.claims import (
     usual_seconds,
 )
 from diagnose.analyze.script.ranks import judge_ranks
+from diagnose.analyze.script.speed import (
+    describe_environment,
+    find_options,
+    find_worth,
+    measure_speed,
+)
 from diagnose.analyze.script.words import (
     write_answer,
     write_finding,
     write_healthy,
     write_undecided,
 )
-from diagnose.analyze.units import scale
-from diagnose.records.script import (
+from diagnose.analyze.units import number, scale
+from diagnose.records.diagnosis import (
     SCHEMA,
     Diagnosis,
     Exclusion,
     ScriptFinding,
-    ScriptRecord,
+    Speed,
     StepTime,
-    Suspect,
     Undecided,
-    doubled_name,
-    replayed_name,
 )
+from diagnose.records.script import ScriptRecord, Suspect, doubled_name, replayed_name
 from diagnose.records.stats import Interval, hodges_lehmann
 
 # A larger batch changes the training, so it is only named where half of a step is cost that
@@ -52,6 +56,10 @@ from diagnose.records.stats import Interval, hodges_lehmann
 FIXED_SHARE = 0.5
 # Times what was seen to pass in the loader: replaying batches cannot give back more.
 MOST_OF_SEEN = 1.25
+# Their repair takes no work from the device.
+HOST_SIDE = ("input", "host", "sync", "allocation")
+# The device's own word on how much it works is that exact.
+IDLE_ERROR = 0.2
 # All pairs of more would take long, and change nothing.
 MOST_STEPS = 200
 
@@ -70,12 +78,16 @@ def diagnose(record: ScriptRecord) -> Diagnosis:
             *judge_seen(record),
         ]
     )
+    # An estimate that all ranks make together stands for what one of them was seen to wait.
+    waits = {each.takes for each in claims if each.cause == "communication"} - {""}
+    claims = [each for each in claims if each.suspect is None or each.suspect.key not in waits]
     found: list[Claim] = []
     excluded: list[Exclusion] = []
     undecided: list[Undecided] = []
     # A larger batch also spreads what another cause costs per step, so it is judged last.
     for claim in sorted(claims, key=lambda each: each.cause == "batch"):
         base = mean
+        claim = _within_idle(claim, record, mean)
         if claim.cause == "batch":
             claim, base = _beside(claim, found, mean)
         low, high = bounds(claim.gain)
@@ -88,6 +100,8 @@ def diagnose(record: ScriptRecord) -> Diagnosis:
         else:
             why = write_undecided(claim, noise if low > 0 and is_noise else None)
             undecided.append(Undecided(claim.cause, why))
+    taken = {each.takes for each in found if each.takes}
+    found = [each for each in found if each.suspect is None or each.suspect.key not in taken]
     findings = sorted(
         (write_finding(each, mean, record) for each in found), key=lambda each: -each.gain_ms
     )
@@ -106,7 +120,25 @@ def diagnose(record: ScriptRecord) -> Diagnosis:
     ]
     if record.missing:
         undecided.append(Undecided("compute", record.missing))
-    return _diagnosis(record, findings or [write_healthy(record, mean)], excluded, undecided, mean)
+    speed = measure_speed(record, mean)
+    findings = findings or [write_healthy(record, speed, mean)]
+    return _diagnosis(record, findings, excluded, undecided, mean, speed)
+
+
+def _within_idle(claim: Claim, record: ScriptRecord, mean: float) -> Claim:
+    """What the host does while the device works costs nothing, so no more than the time comes back
+    in which the device has nothing to do.
+    """
+    busy = record.device_busy.value
+    if busy is None or claim.cause not in HOST_SIDE:
+        return claim
+    idle = max(0.0, 1 - busy) * mean
+    low, high = bounds(claim.gain)
+    if high <= idle:
+        return claim
+    gain = Interval(min(claim.gain.center, idle), min(low, (1 - IDLE_ERROR) * idle), idle)
+    evidence = f"{claim.evidence}; the device is idle for {number(idle * 1e3, 3)} ms of a step"
+    return replace(claim, gain=gain, evidence=evidence)
 
 
 def _diagnosis(
@@ -115,13 +147,15 @@ def _diagnosis(
     excluded: Sequence[Exclusion] = (),
     undecided: Sequence[Undecided] = (),
     mean: float = 0.0,
+    speed: Speed | None = None,
 ) -> Diagnosis:
     phases = {name: seconds * 1e3 for name, seconds in record.phases.items()} if mean else {}
     if phases:
         phases["unattributed"] = mean * 1e3 - sum(phases.values())
+    worth = find_worth(findings, mean)
     return Diagnosis(
         schema=SCHEMA,
-        sentence=write_answer(record, findings, undecided),
+        sentence=write_answer(record, findings, undecided, speed, worth),
         step_ms=_step_time(record),
         steps=record.steps,
         overhead={"share": record.hook_seconds / mean} if mean else {},
@@ -130,6 +164,11 @@ def _diagnosis(
         excluded=tuple(excluded),
         cannot_tell=tuple(undecided),
         notes=record.notes,
+        speed=speed,
+        worth=worth,
+        options=find_options(record),
+        environment=describe_environment(record),
+        record=record,
     )
 
 
@@ -137,7 +176,8 @@ def _step_time(record: ScriptRecord) -> StepTime | None:
     if not record.step_seconds:
         return None
     low, high = bounds(hodges_lehmann(record.step_seconds[:MOST_STEPS]))
-    return StepTime(statistics.median(record.step_seconds) * 1e3, low * 1e3, high * 1e3)
+    mean, median = statistics.fmean(record.step_seconds), statistics.median(record.step_seconds)
+    return StepTime(mean * 1e3, median * 1e3, low * 1e3, high * 1e3)
 
 
 def _beside(batch: Claim, found: Sequence[Claim], mean: float) -> tuple[Claim, float]:
@@ -153,9 +193,11 @@ def _beside(batch: Claim, found: Sequence[Claim], mean: float) -> tuple[Claim, f
 
 def _from_changes(record: ScriptRecord) -> Iterator[Claim]:
     usual = usual_seconds(record)
+    suspects = [*record.suspects, *(each for rank in record.ranks for each in rank.suspects)]
     for change in record.changes:
         gain = gain_of(record.windows, change, usual)
-        if gain is None or change.failed or len(record.ranks) > 1:
+        between_ranks = change.cause == "communication" and len(record.ranks) > 1
+        if gain is None or change.failed or between_ranks:
             continue
         yield Claim(
             change.cause,
@@ -166,7 +208,7 @@ def _from_changes(record: ScriptRecord) -> Iterator[Claim]:
             smallest_share=FIXED_SHARE * (1 - 1 / change.samples)
             if change.cause == "batch"
             else SMALLEST_SHARE,
-            suspect=next((s for s in record.suspects if change.variant in _variants(s)), None),
+            suspect=next((s for s in suspects if change.variant in _variants(s)), None),
             doubles=change.doubles,
         )
 
@@ -224,13 +266,20 @@ def _merge(claims: Sequence[Claim]) -> list[Claim]:
 
 def _proven(seen: Claim, proof: Claim) -> Claim:
     gain = _saved_of_doubled(seen, proof) if proof.doubles else proof.gain
+    gain, evidence = _nearest(gain, seen.gain.center), proof.evidence
     if seen.suspect is not None and seen.suspect.phase == "input":
         # Kept batches are also warm in the caches, and their workers' cores are free.
         most = MOST_OF_SEEN * bounds(seen.gain)[1]
-        gain = gain.map(lambda each: min(each, most))
-    gain = _nearest(gain, seen.gain.center)
+        low, high = bounds(gain)
+        if low >= most:
+            # The trial gave back more than there was; what was seen says how sure that is.
+            low = bounds(seen.gain)[0]
+            evidence += f"; at most {number(most * 1e3, 3)} ms is counted, by what was seen there"
+        gain = Interval(min(gain.center, most), low, min(high, most))
     site = seen.site or proof.site
-    return replace(proof, site=site, cause=seen.cause, gain=gain, suspect=seen.suspect)
+    return replace(
+        proof, site=site, cause=seen.cause, gain=gain, suspect=seen.suspect, evidence=evidence
+    )
 
 
 def _nearest(tried: Interval, seen: float) -> Interval:

@@ -8,15 +8,12 @@ from collections.abc import Sequence
 
 from diagnose.analyze.script.causes import file_of
 from diagnose.analyze.script.claims import SMALLEST_SHARE, Claim, bounds, cost_of, usual_seconds
+from diagnose.analyze.script.speed import write_speed, write_worth
 from diagnose.analyze.units import number, percent, scaled
-from diagnose.records.script import (
-    Cause,
-    ScriptFinding,
-    ScriptRecord,
-    Site,
-    Suspect,
-    Undecided,
-)
+from diagnose.records.diagnosis import ScriptFinding, Speed, Undecided, Worth
+from diagnose.records.script import Cause, ScriptRecord, Site, Suspect
+
+WHOLE_STEP = "whole step"
 
 _ADVICE: dict[Cause, str] = {
     "transfer": "convert once, where the data is prepared, and move it with non_blocking=True from "
@@ -31,7 +28,7 @@ _ADVICE: dict[Cause, str] = {
     "recompute": "compute it once before the loop and reuse it",
     "communication": "exchange less often (gradient accumulation inside no_sync), or larger and "
     "fewer messages",
-    "straggler": "give every rank the same work",
+    "straggler": "give every rank the same share of the work, or take this work out of the step",
     "compute": "nothing to repair: a faster device, fewer operations, or torch.compile",
 }
 _NOW_AND_THEN = {
@@ -42,46 +39,65 @@ _NOW_AND_THEN = {
 
 
 def write_answer(
-    record: ScriptRecord, findings: Sequence[ScriptFinding], undecided: Sequence[Undecided]
+    record: ScriptRecord,
+    findings: Sequence[ScriptFinding],
+    undecided: Sequence[Undecided],
+    speed: Speed | None,
+    worth: Sequence[Worth],
 ) -> str:
-    if not findings:
+    if not findings or speed is None:
         return f"No diagnosis: {record.missing or 'no step was timed'}."
     # Evaluation every so many steps, and growth, are in the mean but not in the median.
     mean = statistics.fmean(record.step_seconds) * 1e3
     takes = f"A step of {record.script} takes {number(mean)} ms on average"
+    takes += write_speed(speed, len(record.ranks))
     first = findings[0]
     if first.cause == "compute":
         causes = dict.fromkeys(each.cause for each in undecided if each.cause != "compute")
         ending = f"; undecided: {', '.join(causes)}" if causes else ""
         least = percent(SMALLEST_SHARE)
         return f"{takes}; no cause that could be tested would save more than {least}{ending}."
+    where = name_line(first.file, first.line)
+    if not first.gain_ms:
+        return f"{takes}; {first.cause} at {where} costs nothing yet: {first.evidence}."
     how = "tried" if first.verified else "estimated"
     return (
         f"{takes}; {number(first.gain_ms, 3)} ms of it ({percent(first.share)}) is {first.cause} "
-        f"at {name_line(first.file, first.line)} ({how})."
+        f"at {where} ({how}).{write_worth(worth)}"
     )
 
 
 def name_line(file: str, line: int) -> str:
-    """Some causes are the whole script's."""
-    return f"{file}:{line}" if line else file
+    return f"{file}:{line}" if file and line > 0 else WHOLE_STEP
 
 
 def write_finding(claim: Claim, mean: float, record: ScriptRecord) -> ScriptFinding:
-    low, high = bounds(claim.gain)
-    site = claim.site or Site(record.script, 0, "")
+    gain, evidence = claim.gain, claim.evidence
+    if gain.center > mean > 0:
+        # As wide as it was: an interval without a width would claim to be certain.
+        gain = gain.map(lambda each: min(mean, each * mean / claim.gain.center))
+        promised = number(claim.gain.center * 1e3, 3)
+        evidence += f"; this promised {promised} ms, and no fix gives back more than the step"
+    low, high = bounds(gain)
+    high = min(high, mean) if mean else high
+    site = _known(claim.site)
     return ScriptFinding(
         cause=claim.cause,
         file=site.file,
         line=site.line,
         function=site.function,
-        gain_ms=claim.gain.center * 1e3,
+        gain_ms=gain.center * 1e3,
         gain_ci=(low * 1e3, high * 1e3),
-        share=min(1.0, claim.gain.center / mean) if mean else 0.0,
+        share=gain.center / mean if mean else 0.0,
         verified=claim.verified,
-        evidence=claim.evidence,
+        evidence=evidence,
         advice=advise(claim.cause, site, claim.suspect, record),
     )
+
+
+def _known(site: Site | None) -> Site:
+    """Without a file and a line it is the whole step, and nothing in particular."""
+    return site if site is not None and site.file and site.line > 0 else Site("", 0, "")
 
 
 def write_undecided(claim: Claim, noise_seconds: float | None) -> str:
@@ -98,17 +114,15 @@ def write_undecided(claim: Claim, noise_seconds: float | None) -> str:
     )
 
 
-def write_healthy(record: ScriptRecord, mean: float) -> ScriptFinding:
+def write_healthy(record: ScriptRecord, speed: Speed, mean: float) -> ScriptFinding:
     """Where nothing is to be repaired: how fast it is, and where most of its time passes."""
     forward = [each for each in record.suspects if each.phase == "forward"]
     busiest = max(forward, key=lambda each: each.seconds + each.backward_seconds, default=None)
-    site = busiest.site if busiest is not None else Site(record.script, 0, "")
+    site = _known(busiest.site if busiest is not None else None)
     evidence = [f"no cause would save more than {percent(SMALLEST_SHARE)} of a step"]
-    if record.ceilings is not None and record.flops and record.ceilings.flops_per_second:
-        rate = record.flops / mean
-        share = rate / record.ceilings.flops_per_second
-        near = "as fast as" if share >= 1 else f"{percent(share)} of the speed of"
-        evidence.append(f"{scaled(rate, 'FLOP/s')}, {near} a large float32 matrix product here")
+    if speed.utilization.value is not None:
+        share, rate = percent(speed.utilization.value), scaled(record.flops / mean, "FLOP/s")
+        evidence.append(f"{rate}, {share} of the speed of large {speed.precision} products here")
     if busiest is not None:
         takes = (busiest.seconds + busiest.backward_seconds) * 1e3
         evidence.append(

@@ -99,6 +99,12 @@ class PowerMeter:
         ]
         return replace(measurement, gpus=(self._sampler.use_during(windows),), gpus_reason="")
 
+    def joules_during(self, windows: Sequence[tuple[float, float]]) -> Reading:
+        """In all of them together."""
+        if self._sampler is None:
+            return Reading(None, "the CPU has no NVML")
+        return self._sampler.use_during(windows).joules
+
     def watts_between(self, begin: float, end: float) -> Reading:
         if self._sampler is None:
             return Reading(None, "the CPU has no NVML")

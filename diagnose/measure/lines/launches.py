@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch._C._autograd import _get_sequence_nr
@@ -57,6 +57,14 @@ class Tally:
     instructions: set[Instruction] = field(default_factory=set)
 
 
+class Asked(NamedTuple):
+    """Who asks for an operator."""
+
+    caller: Caller
+    place: Place | None
+    backward: bool
+
+
 class Watch:
     """Everything seen during the step."""
 
@@ -69,6 +77,10 @@ class Watch:
         self._thread = threading.get_ident()
         self.unclaimed = _get_sequence_nr()
         self._last_maker: Place | None = None
+
+    def fail(self, error: Exception) -> None:
+        """This suite could not count something; of its own steps that must not be overlooked."""
+        raise error
 
     def tally(self, place: Place | None) -> Tally:
         tally = self.tallies.get(place)
@@ -133,21 +145,41 @@ class Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def run(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Run the operator and note what it did."""
-        watch = self._watch
-        node = torch._C._current_autograd_node()
-        caller = watch.lines.find(sys._getframe(1), in_backward=node is not None)
-        watch.claim_nodes(lambda: caller.place)
-        place = caller.place
-        if place is None and node is not None:
-            place = watch.maker(node)
-        watch.device.synchronize()
-        began = watch.device.now()
+        device = self._watch.device
+        asked = self._ask()
+        device.synchronize()
+        began = device.now()
         result = func(*args, **kwargs)
-        watch.device.synchronize()
-        seconds = watch.device.now() - began
-        effect = observe(func, args, kwargs, result, watch.device.kind)
-        watch.record(caller, place, effect, seconds, backward=node is not None)
+        device.synchronize()
+        seconds = device.now() - began
+        if asked is not None:
+            try:
+                self.note(asked, func, args, kwargs, result, seconds)
+            except Exception as error:
+                self._watch.fail(error)
         return result
+
+    def _ask(self) -> Asked | None:
+        """Who asks for an operator now."""
+        watch = self._watch
+        try:
+            node = torch._C._current_autograd_node()
+            # Above this one are `run` and, in the frame of the mode, its callers in torch.
+            caller = watch.lines.find(sys._getframe(2), in_backward=node is not None)
+            watch.claim_nodes(lambda: caller.place)
+            place = caller.place
+            if place is None and node is not None:
+                place = watch.maker(node)
+        except Exception as error:
+            watch.fail(error)
+            return None
+        return Asked(caller, place, node is not None)
+
+    def note(
+        self, asked: Asked, func: Any, args: Any, kwargs: Any, result: Any, seconds: float
+    ) -> None:
+        effect = observe(func, args, kwargs, result, self._watch.device.kind)
+        self._watch.record(asked.caller, asked.place, effect, seconds, asked.backward)
 
 
 class Calls(TorchFunctionMode):
@@ -166,14 +198,17 @@ class Calls(TorchFunctionMode):
     ) -> Any:
         # As few calls as can be: each of them is an event for the profile hook.
         result = func(*args, **kwargs) if kwargs else func(*args)
-        watch = self._watch
-        if _get_sequence_nr() > watch.unclaimed:
-            frame = sys._getframe(1)
-            watch.claim_nodes(lambda: watch.lines.find(frame, in_backward=False).place)
-        if func in self._reads:
-            caller = watch.lines.find(sys._getframe(1), in_backward=False)
-            read = Effect(func.__name__, False, True, (), 0)
-            watch.record(caller, caller.place, read, 0.0, False)
+        try:
+            watch = self._watch
+            if _get_sequence_nr() > watch.unclaimed:
+                frame = sys._getframe(1)
+                watch.claim_nodes(lambda: watch.lines.find(frame, in_backward=False).place)
+            if func in self._reads:
+                caller = watch.lines.find(sys._getframe(1), in_backward=False)
+                read = Effect(func.__name__, False, True, (), 0)
+                watch.record(caller, caller.place, read, 0.0, False)
+        except Exception as error:
+            self._watch.fail(error)
         return result
 
 

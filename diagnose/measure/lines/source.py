@@ -7,6 +7,7 @@ virtual environment inside the project), torch, Python itself and this package n
 from __future__ import annotations
 
 import linecache
+import os
 import sysconfig
 from collections import Counter
 from collections.abc import Sequence
@@ -27,6 +28,8 @@ _NEVER_THE_USERS = (
     Path(__file__).resolve().parents[2],
     Path(sysconfig.get_path("stdlib")).resolve(),
 )
+# Code that torch.compile has written.
+_COMPILED = "torchinductor"
 # What belongs to updating the parameters, beside the optimisers themselves.
 _UPDATES_PARAMETERS = (
     _TORCH / "optim",
@@ -114,6 +117,11 @@ class SourceLines:
         if not path.is_file():  # "<string>" and other code without a file
             return None
         path = path.resolve()
+        cache = os.environ.get("TORCHINDUCTOR_CACHE_DIR")
+        if (cache and Path(cache).resolve() in path.parents) or any(
+            part.startswith(_COMPILED) for part in path.parts
+        ):
+            return None
         for root in self._roots:
             if root not in path.parents or any(each in path.parents for each in _NEVER_THE_USERS):
                 continue

@@ -2,8 +2,8 @@
 
 The device's own torch module is asked, so any accelerator whose module has
 get_device_properties() is described like a CUDA one. Tests run these lines with other modules;
-they run none of them on a real CUDA device, and the answers of `read_cudnn_version` and
-`read_nccl_version` with a CUDA build are never executed by tests.
+they run none of them on a real CUDA device, and the answers of `read_cudnn_version`,
+`read_nccl_version` and `read_utilization` with a CUDA build are never executed by tests.
 """
 
 from __future__ import annotations
@@ -43,6 +43,14 @@ def _format_pci(properties: Any) -> str | None:
         return None
     domain, bus = properties.pci_domain_id, properties.pci_bus_id
     return f"{domain:08X}:{bus:02X}:{properties.pci_device_id:02X}.0"
+
+
+def read_utilization(index: int) -> float | None:
+    """By NVML, through torch, which knows its own order of the devices."""
+    try:
+        return float(torch.cuda.utilization(index)) / 100
+    except (RuntimeError, ImportError):  # no NVML, or not for this device
+        return None
 
 
 def read_cuda_version() -> Fact:

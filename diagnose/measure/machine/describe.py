@@ -159,6 +159,12 @@ def _read_package_version(package: str) -> Fact:
         return Fact(None, f"{package} is not installed")
 
 
+def find_repository(script: Path) -> Path:
+    """The git checkout that a file is in; its folder if it is in none."""
+    folders = script.absolute().parents
+    return next((each for each in folders if (each / ".git").exists()), folders[0])
+
+
 def read_commit(project: Path) -> Fact:
     """The project's commit, with "-dirty" if a tracked file differs. Reports do not count."""
     # Without this check git would answer for any repository that the project lies in.

@@ -17,7 +17,7 @@ import torch
 
 from diagnose.measure.gpu import nvml
 from diagnose.measure.gpu.nvml import Failure, Session
-from diagnose.measure.machine.cuda import read_cuda_version
+from diagnose.measure.machine.cuda import read_cuda_version, read_utilization
 from diagnose.records.header import Reading
 
 
@@ -28,9 +28,9 @@ class DeviceError(Exception):
 class Device:
     """A device under test; also the clock's timer for it."""
 
-    def __init__(self, kind: str) -> None:
+    def __init__(self, kind: str, index: int = 0) -> None:
         self.kind = kind
-        self.torch = torch.device(kind) if kind == "cpu" else torch.device(kind, 0)
+        self.torch = torch.device(kind) if kind == "cpu" else torch.device(kind, index)
         self._module: Any = torch.get_device_module(kind)
 
     @property
@@ -49,7 +49,7 @@ class Device:
 
     def synchronize(self) -> None:
         if not self.is_cpu:
-            torch.accelerator.synchronize()
+            torch.accelerator.synchronize(self.torch)
 
     @property
     def step_clock(self) -> Literal["wall", "device events"]:
@@ -58,8 +58,8 @@ class Device:
     def stamp(self) -> object:
         if self.is_cpu:
             return time.monotonic()
-        event = torch.Event(self.kind, enable_timing=True)
-        event.record()
+        event = torch.Event(self.torch, enable_timing=True)
+        event.record(torch.accelerator.current_stream(self.torch))
         return event
 
     def between(self, stamps: Sequence[Any]) -> tuple[float, ...] | None:
@@ -73,9 +73,18 @@ class Device:
         # A device that does not implement timing may also answer with zeros.
         return tuple(ms / 1e3 for ms in milliseconds) if any(milliseconds) else None
 
+    def busy_seconds(self) -> float | None:
+        """So far, on a device that counts them itself."""
+        read = getattr(self._module, "busy_seconds", None)
+        return None if read is None else float(read(self.torch.index))
+
+    def utilization(self) -> float | None:
+        """The share of the last moment in which it worked, if it says so."""
+        return read_utilization(self.torch.index) if self.kind == "cuda" else None
+
     def footprint(self) -> int | None:
         read = getattr(self._module, "memory_reserved", None)
-        return None if self.is_cpu or read is None else int(read())
+        return None if self.is_cpu or read is None else int(read(self.torch))
 
     # --- memory ---
 
@@ -85,12 +94,12 @@ class Device:
             with contextlib.suppress(OSError):  # not on every system, and not in every sandbox
                 Path("/proc/self/clear_refs").write_text("5")
         else:
-            self._module.reset_peak_memory_stats()
+            self._module.reset_peak_memory_stats(self.torch)
 
     def peak_bytes(self) -> Reading:
         """Peak since the last reset: allocator bytes, or the process's resident size on CPU."""
         if not self.is_cpu:
-            return Reading(float(self._module.max_memory_allocated()))
+            return Reading(float(self._module.max_memory_allocated(self.torch)))
         # By hand: psutil knows the present size only, and getrusage no peak since a reset.
         with contextlib.suppress(OSError):
             for line in Path("/proc/self/status").read_text().splitlines():
@@ -130,7 +139,8 @@ def open_device(kind: str | None) -> Device:
 
 def open_visible_device() -> Device:
     """Whatever torch computes on by default, for programs that choose their device themselves."""
-    return Device(_find_accelerator() or "cpu")
+    kind = _find_accelerator()
+    return Device(kind, torch.accelerator.current_device_index()) if kind else Device("cpu")
 
 
 def _open_default() -> Device:

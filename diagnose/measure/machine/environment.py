@@ -11,7 +11,7 @@ import platform
 import re
 from collections.abc import Mapping
 
-HIDDEN = "(hidden)"
+from diagnose.records.header import HIDDEN
 
 _NAMES = {
     "CUDA_VISIBLE_DEVICES",

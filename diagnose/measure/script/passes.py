@@ -3,6 +3,10 @@
 Warm-up, plain steps with nothing but the boundary hook, sampled steps, two mapped steps, and
 then windows in which one suspected cause at a time is removed, in random order beside unchanged
 ones. The passes are one generator: between two steps it runs until its next `yield`.
+
+A job that is only watched computes what it would compute without us: nothing is kept, replayed
+or called again, and no step is mapped where that would cost more than a small share of the time
+that the job has run.
 """
 
 from __future__ import annotations
@@ -17,26 +21,36 @@ from types import FrameType
 from typing import Any
 
 import torch
+from torch._C._autograd import _get_sequence_nr, _profiler_enabled
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
-from diagnose.measure.machine.device import open_visible_device
-from diagnose.measure.machine.out_of_memory import is_out_of_memory
 from diagnose.measure.script.change.trials import Trials
 from diagnose.measure.script.patches import Patches
 from diagnose.measure.script.plan import PLAIN_SHARE, SAMPLED_SHARE, Timetable
 from diagnose.measure.script.program import Enough
 from diagnose.measure.script.watch.boundary import OPTIMIZER_STEP, Boundary, Forwards
+from diagnose.measure.script.watch.busy import Busy
 from diagnose.measure.script.watch.growth import Lengths, resident_bytes
 from diagnose.measure.script.watch.origins import Feeds, Origins, fetch_items
 from diagnose.measure.script.watch.seen import Instruments, Picture, Seen
 from diagnose.measure.script.watch.stacks import Seconds, Stacks
 from diagnose.measure.script.watch.where import Sources, Spot
 from diagnose.measure.script.watch.work import StepMap
+from diagnose.measure.trace.keep import kept_trace
 from diagnose.measure.words import one_sentence
+from diagnose.records.stats import FEWEST_FOR_ROBUST_INTERVAL
 
 LOOKS_AT_LENGTHS = 24
 ITEM_SECONDS = 0.5
+TRACED_STEPS = 5
 # A script that goes on after so many stops holds every exception there is.
 MOST_STOPS = 3
+# Of the time that a watched job has run: mapping its steps may add so much, and so much at least.
+MAPPING_SHARE, MAPPING_SECONDS = 0.003, 0.05
+TOO_SHORT = "the job was too short: counting them would have taken a noticeable share of it"
+# What mapping adds to an operator, before it was measured; a node has about so many operators in
+# forward, backward and update together.
+SECONDS_PER_OPERATOR, OPERATORS_PER_NODE = 1e-4, 4
 
 Pass = Iterator[None]
 
@@ -44,50 +58,67 @@ Pass = Iterator[None]
 class Passes:
     """Runs inside the script's own process, between its steps, and notes what is seen there."""
 
-    def __init__(self, patches: Patches, timetable: Timetable, leave: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        patches: Patches,
+        timetable: Timetable,
+        finish: Callable[[], None],
+        leave: Callable[[], None],
+    ) -> None:
         self.seen = Seen()
         self.is_open = False
+        self._mode = timetable.options.mode
         sources, forwards = Sources(Path.cwd()), Forwards()
         self.instruments = Instruments(
             patches=patches,
             sources=sources,
-            device=open_visible_device(),
             forwards=forwards,
             boundary=Boundary(forwards, self._on_step),
-            feeds=Feeds(sources),
+            feeds=Feeds(sources, keeps=timetable.options.mode == "try"),
             origins=Origins(sources),
             stacks=Stacks(sources, frozenset((Passes._on_step.__code__,))),
         )
         self._timetable = timetable
+        self._finish = finish  # tells what is known while a watched job goes on
         self._leave = leave  # ends the process; for scripts that hold even BaseException
         self._stops = 0
-        self._kind = ""
+        self._is_of: tuple[str, int] = ("", 0)
         self._passes: Pass = iter(())
         self._patches = patches.part()  # of these passes
         self._mapping: Patches | None = None
         self._trials: Trials | None = None
         self._trained: set[int] = set()
-        self._left = time.perf_counter()
+        self._lengths = Lengths(sources)
+        self._busy: Busy | None = None
+        self._began = self._left = time.perf_counter()
         self._frame: FrameType | None = None
 
     # --- from outside ---
 
+    @property
+    def watches(self) -> bool:
+        """Whether the job goes on to its own end: it was asked for, or ranks do not agree."""
+        return self._timetable.options.mode == "watch" or bool(self._timetable.ranks.apart)
+
     def start(self) -> None:
         self._timetable.start()
+        self._began = time.perf_counter()
         self.instruments.feeds.watch_construction(self.instruments.patches)
         self.instruments.origins.install(self.instruments.patches)
         self.instruments.boundary.install(self.instruments.patches)
         self.is_open = True
 
-    def caused(self, error: BaseException) -> bool:
-        """Whether a change of ours made the script fail; what was measured before still counts."""
-        reason = f"{type(error).__name__}: {one_sentence(str(error))}"
-        memory = isinstance(error, Exception) and is_out_of_memory(error, torch.OutOfMemoryError)
+    def suspects_itself(self, error: BaseException) -> bool:
+        """Whether the script may have failed because of us: trials have begun, or a step was
+        being mapped. What was measured until then still counts.
+        """
         mapping = self._mapping is not None and self._mapping.active
-        trying = self._trials is not None and self._trials.fail(reason, memory=memory)
-        if mapping or trying:
-            self.seen.failed = reason
-        return mapping or trying
+        if self._timetable.options.mode == "watch" or not (mapping or self._trials is not None):
+            return False
+        self.seen.failed = f"{type(error).__name__}: {one_sentence(str(error))}"
+        if self._trials is not None:
+            self._trials.fail(self.seen.failed)
+        return True
 
     def close(self) -> None:
         """Undo everything, whatever state the run ended in."""
@@ -102,18 +133,22 @@ class Passes:
         self.seen.steps += 1
         if self._stops:
             self._stop()
-        if self.instruments.boundary.kind != self._kind:
+        if self._timetable.ranks.look() or self.instruments.boundary.is_of != self._is_of:
             self._begin_again()
         self._frame = sys._getframe(1)
         try:
             next(self._passes)
         except StopIteration:
             self.seen.stage = "done"
+            self._timetable.ranks.agree("stop")
             self._stop()
         except Enough:
             raise
         except Exception as error:  # a fault of this suite must never look like the script's
-            self.seen.fault = f"{type(error).__name__}: {one_sentence(str(error))}"
+            self.instruments.patches.note_fault(error)
+            self.seen.fault = self.instruments.patches.faults[-1]
+            if self.seen.stage != "tried":  # changed ranks cannot go on beside an unchanged one
+                self._timetable.ranks.part(f"rank {self._timetable.ranks.rank} failed to watch")
             self.seen.stage = "fault"
             self._stop()
         finally:
@@ -123,16 +158,20 @@ class Passes:
             self.seen.hook_seconds.append(self._left - entered)
 
     def _begin_again(self) -> None:
-        """What was seen of steps of another kind says nothing about these."""
-        self._kind = self.instruments.boundary.kind
+        """What was seen of steps of another kind, or by fewer ranks, says nothing about these."""
+        self._is_of = self.instruments.boundary.is_of
         self._patches.undo()
         self._patches = self.instruments.patches.part()
         self.seen = Seen(steps=self.seen.steps, step_seconds=self.seen.step_seconds)
+        self._lengths = Lengths(self.instruments.sources)
+        self._busy = None
         self._passes = self._run()
 
     def _stop(self) -> None:
-        if self._timetable.options.keep_running:
+        # A rank that left alone would leave the others waiting.
+        if self.watches:
             self.close()
+            self._finish()
             return
         self._stops += 1
         if self._stops > MOST_STOPS:
@@ -140,18 +179,33 @@ class Passes:
         raise Enough
 
     def _run(self) -> Pass:
-        options = self._timetable.options
+        """A short round first, so that a script that ends early is told something."""
+        while self.seen.steps < self._timetable.options.from_step:
+            yield
+        self._timetable.ranks.meet(self._is_of[0], self._patches)
         yield from self._warm_up()
-        yield from self._time_plain()
-        yield from self._sample()
-        yield from self._map()
-        if options.keep_running:
+        counts, first = self._timetable.counts, FEWEST_FOR_ROBUST_INTERVAL
+        yield from self._look(first, first, is_last=False)
+        yield from self._look(counts.plain - first, counts.sampled - first, is_last=True)
+        if self.watches:
             return
+        yield from self._keep_trace()
         self._watch_items()
-        if options.interventions:
-            self.seen.stage = "tried"
-            self._trials = Trials(Picture(self.seen, self.instruments), self._timetable)
-            yield from self._trials.run()
+        self.seen.stage = "tried"
+        self._install(self._patches)
+        self._trials = Trials(Picture(self.seen, self.instruments), self._timetable)
+        yield from self._trials.run()
+
+    def _look(self, plain: int, sampled: int, *, is_last: bool) -> Pass:
+        yield from self._time_plain(plain)
+        yield from self._without_profiler()
+        watching = self._patches.part()
+        self._install(watching)
+        self._settle(watching)
+        yield from self._sample(sampled)
+        if not self.seen.works:
+            yield from self._map(may_wait=is_last)
+        watching.undo()
 
     def _warm_up(self) -> Pass:
         self.seen.stage = "warm-up"
@@ -161,58 +215,122 @@ class Passes:
             times.append(self.seen.step_seconds)
         self._timetable.plan(statistics.median_high(times or [self.seen.step_seconds]))
 
-    def _time_plain(self) -> Pass:
+    def _time_plain(self, steps: int) -> Pass:
         self.seen.stage = "plain"
-        for _ in self._timetable.in_time(self._timetable.counts.plain, PLAIN_SHARE):
+        busy = self._busy = self._busy or Busy(self.instruments.device)
+        busy.begin()
+        for _ in self._timetable.in_time(steps, PLAIN_SHARE[self._mode]):
             yield
             self.seen.plain.append(self.seen.step_seconds)
             self.seen.all_plain.append((self.seen.steps, self.seen.step_seconds))
+            busy.note()
+        busy.end()
+        self.seen.busy = busy.reading
 
-    def _sample(self) -> Pass:
+    def _sample(self, steps: int) -> Pass:
         seen, sources = self.seen, self.instruments.sources
         seen.stage = "sampled"
-        self._install()
-        lengths = Lengths(sources)
-        steps = self._timetable.counts.sampled
         sampling = self._patches.part()
-        sampling.on_undo(lambda: seen.grown.extend(lengths.growing()))
+        sampling.on_undo(lambda: seen.grown.__setitem__(slice(None), self._lengths.growing()))
         self.instruments.stacks.switch_on(sampling, into=seen.early)
-        for number in self._timetable.in_time(steps, SAMPLED_SHARE):
+        for number in self._timetable.in_time(steps, SAMPLED_SHARE[self._mode]):
             yield
             seen.early_steps += 1
             seen.sampled_seconds += seen.step_seconds
-            seen.ends.update(sources.spots(self._frame))
-            seen.memory.append((seen.steps, resident_bytes(self.instruments.device)))
-            if number % max(1, steps // LOOKS_AT_LENGTHS) == 0:
-                lengths.look(self._frame, seen.steps)
+            now_and_then = number % max(1, steps // LOOKS_AT_LENGTHS) == 0
+            if now_and_then or not self.watches:
+                seen.ends.update(sources.spots(self._frame))
+                seen.memory.append((seen.steps, resident_bytes(self.instruments.device)))
+            if now_and_then:
+                self._lengths.look(self._frame, seen.steps)
         sampling.undo()
 
-    def _install(self) -> None:
+    def _install(self, patches: Patches) -> None:
         """What a plain step is timed without."""
         watch = self.instruments
-        watch.feeds.watch_batches(self._patches)
-        watch.origins.watch_autocast(self._patches, self.seen.autocast)
-        if self._kind == OPTIMIZER_STEP:
-            watch.forwards.install(self._patches)
-            watch.forwards.listen(self._patches, before=self._note_forward)
-        if not watch.device.is_cpu:
-            # Queued device work is waited for in the phase that asked for it.
-            def settle(*_: object) -> None:
-                watch.device.synchronize()
+        watch.feeds.watch_batches(patches)
+        watch.origins.watch_autocast(patches, self.seen.autocast)
+        if watch.boundary.kind == OPTIMIZER_STEP:
+            watch.forwards.install(patches)
+            watch.forwards.listen(patches, before=self._note_forward)
 
-            watch.forwards.listen(self._patches, before=settle, after=settle)
-            self._patches.set(watch.boundary, "settle", settle)
+    def _settle(self, patches: Patches) -> None:
+        """Queued device work is waited for in the phase that asked for it, but only in steps that
+        are sampled or mapped: in the windows of a trial host and device must overlap as ever.
+        """
+        watch = self.instruments
+        if watch.device.is_cpu:
+            return
 
-    def _map(self) -> Pass:
+        def settle(*_: object) -> None:
+            watch.device.synchronize()
+
+        watch.forwards.listen(patches, before=settle, after=settle)
+        patches.set(watch.boundary, "settle", settle)
+
+    def _without_profiler(self) -> Pass:
+        """A job that runs a profiler of its own is left without ours as long as it does."""
+        while _profiler_enabled() or sys.getprofile() is not None:
+            yield
+
+    def _map(self, *, may_wait: bool) -> Pass:
         self.seen.stage = "mapped"
         watch = self.instruments
+        self.seen.unmapped = self._why_unmapped()
+        if self.watches and not self.seen.unmapped:
+            yield from self._await_mapping(may_wait=may_wait)
+        if self.seen.unmapped:
+            return
         for _ in range(2):
+            yield from self._without_profiler()
             self._mapping = self._patches.part()
             step = StepMap(watch.sources, watch.device, watch.forwards, self._mapping)
-            self.seen.works.append(step.work)
             yield
             self._mapping.undo()
+            self.seen.works.append(step.work)
             yield  # another batch in between, and the caches are warm again
+
+    def _keep_trace(self) -> Pass:
+        """As the profiler sees a few steps, for `diagnose trace` and other tools."""
+        path = self._timetable.options.keep_trace
+        if not path:
+            return
+        self.seen.stage = "traced"
+        yield from self._without_profiler()
+        with self._patches.part() as tracing:
+            profiler = tracing.enter(kept_trace(Path(path)))
+            for _ in range(TRACED_STEPS):
+                yield
+                profiler.step()
+
+    def _why_unmapped(self) -> str:
+        if self.instruments.forwards.compiled:
+            return "the script compiles its model, and compiled code has no operators to count"
+        parameters = (
+            parameter
+            for optimizer in self.instruments.boundary.optimizers
+            for group in optimizer.param_groups
+            for parameter in group["params"]
+        )
+        if any(is_traceable_wrapper_subclass(each) for each in parameters):
+            return "its parameters are sharded, and their operators belong to every rank"
+        return ""
+
+    def _await_mapping(self, *, may_wait: bool) -> Pass:
+        """Until what mapping two steps adds is little beside the time that the job has run."""
+        first = _get_sequence_nr()
+        yield
+        nodes = _get_sequence_nr() - first
+        added = 2 * SECONDS_PER_OPERATOR * OPERATORS_PER_NODE * nodes
+        self.seen.unmapped = TOO_SHORT
+        while added > max(MAPPING_SECONDS, (time.perf_counter() - self._began) * MAPPING_SHARE):
+            # Ranks that wait by clocks of their own would not tell their times at the same step.
+            if not may_wait or self._timetable.ranks.count > 1:
+                break
+            yield
+        else:
+            self.seen.unmapped = ""
+        self.seen.unmapped = self._timetable.ranks.agree(self.seen.unmapped)
 
     def _watch_items(self) -> None:
         """What workers do cannot be seen from here; the same items are fetched once more."""
@@ -234,8 +352,11 @@ class Passes:
         self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> None:
         if module.training and torch.is_grad_enabled():
+            self.seen.training_calls += 1
             # Calls per step are those of the sampled steps.
-            self.seen.trained_calls += self.seen.stage == "sampled"
+            if self.seen.stage == "sampled":
+                self.seen.trained_calls += 1
+                self.seen.note_rows(module, args, kwargs)
             if id(module) not in self._trained:
                 self._trained.update(id(each) for each in module.modules())
         elif not module.training and id(module) in self._trained:

@@ -1,17 +1,49 @@
 """How is a running program changed, and how is nothing of that left?
 
 Every change goes through here, and is undone in reverse order. What the script itself has put on
-top of one meanwhile is the script's: it stays as it is, and is named.
+top of one meanwhile is the script's: it stays as it is, and is named. Ctrl-C waits while a change
+is made or undone, so that it never meets half of one.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, MutableMapping
+import signal
+import threading
+from collections.abc import Callable, Iterator, MutableMapping
 from types import CodeType, FunctionType
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
+
+from diagnose.measure.words import one_sentence
 
 _ABSENT: Any = object()
+_P = ParamSpec("_P")
+T = TypeVar("T")
+
+
+@contextlib.contextmanager
+def undisturbed() -> Iterator[None]:
+    """What interrupts the main thread meanwhile interrupts it afterwards.
+
+    Blocking the signals would not do: another thread would take them for this one.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    arrived: list[int] = []
+    handlers = {}
+    try:
+        for number in (signal.SIGTERM, signal.SIGINT):  # Ctrl-C works again last of all
+            handler = signal.getsignal(number)
+            if callable(handler):  # what Python does nothing about cannot interrupt it
+                handlers[number] = handler
+                signal.signal(number, lambda number, _: arrived.append(number))
+        yield
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+        for late in arrived:
+            signal.raise_signal(late)
 
 
 class Patches:
@@ -21,6 +53,7 @@ class Patches:
         # Whoever is left alone below a patch of the script's asks this, and does nothing more.
         self.active = True
         self.left_alone: list[str] = above.left_alone if above is not None else []
+        self.faults: list[str] = above.faults if above is not None else []  # of this suite itself
         self._undo = contextlib.ExitStack()
         if above is not None:
             above.on_undo(self.undo)
@@ -37,14 +70,34 @@ class Patches:
 
     def undo(self) -> None:
         """All of them, even if one fails; a second time does nothing."""
-        self.active = False
-        self._undo.close()
+        with undisturbed():
+            self.active = False
+            self._undo.close()
+
+    def safely(self, function: Callable[_P, object]) -> Callable[_P, None]:
+        """The function as something that runs beside the script's own work: if it fails, that is
+        noted, and the script goes on.
+        """
+
+        def call(*args: _P.args, **kwargs: _P.kwargs) -> None:
+            try:
+                function(*args, **kwargs)
+            except Exception as error:
+                self.note_fault(error)
+
+        return call
+
+    def note_fault(self, error: Exception) -> None:
+        fault = f"{type(error).__name__}: {one_sentence(str(error))}"
+        if fault not in self.faults:
+            self.faults.append(fault)
 
     def on_undo(self, function: Callable[[], object]) -> None:
         self._undo.callback(function)
 
-    def enter(self, context: contextlib.AbstractContextManager[Any]) -> None:
-        self._undo.enter_context(context)
+    def enter(self, context: contextlib.AbstractContextManager[T]) -> T:
+        with undisturbed():
+            return self._undo.enter_context(context)
 
     def put(self, owner: Any, name: str, make: Callable[[Any], Any]) -> None:
         """Exchange a method or function; `make` is given the one that stands there now."""
@@ -62,8 +115,9 @@ class Patches:
             else:
                 setattr(owner, name, earlier)
 
-        setattr(owner, name, value)
-        self.on_undo(undo)
+        with undisturbed():
+            setattr(owner, name, value)
+            self.on_undo(undo)
 
     def set_item(self, mapping: MutableMapping[str, Any], key: str, value: Any) -> None:
         earlier = mapping.get(key, _ABSENT)
@@ -76,8 +130,9 @@ class Patches:
             else:
                 mapping[key] = earlier
 
-        mapping[key] = value
-        self.on_undo(undo)
+        with undisturbed():
+            mapping[key] = value
+            self.on_undo(undo)
 
     def set_code(self, function: FunctionType, code: CodeType) -> None:
         """The function keeps its identity, so every name that the script has for it meets this."""
@@ -89,8 +144,9 @@ class Patches:
             else:
                 self._leave_alone(function.__qualname__)
 
-        function.__code__ = code
-        self.on_undo(undo)
+        with undisturbed():
+            function.__code__ = code
+            self.on_undo(undo)
 
     def _leave_alone(self, name: str) -> None:
         if name not in self.left_alone:

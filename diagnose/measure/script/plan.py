@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from typing import Any
 
+from diagnose.measure.script.ranks import Ranks
 from diagnose.records.script import Options
 from diagnose.records.stats import FEWEST_FOR_INTERVAL, FEWEST_FOR_ROBUST_INTERVAL
 
@@ -19,8 +19,8 @@ from diagnose.records.stats import FEWEST_FOR_INTERVAL, FEWEST_FOR_ROBUST_INTERV
 # longer to get there (a data set is read) is not taken from the steps.
 START_SHARE = 0.2
 WARMUP_SHARE = 0.02
-PLAIN_SHARE = 0.1
-SAMPLED_SHARE = 0.15
+PLAIN_SHARE = {"try": 0.1, "watch": 0.3}
+SAMPLED_SHARE = {"try": 0.15, "watch": 0.2}
 TRIED_SHARE = 0.36
 BATCH_SHARE = 0.1
 DOUBLED_SHARE = 0.1
@@ -46,10 +46,9 @@ class Counts:
 class Timetable:
     """What the user allows, divided among the passes; rank 0 decides for all."""
 
-    def __init__(self, options: Options, ranks: int, agree: Callable[[Any], Any]) -> None:
+    def __init__(self, options: Options, ranks: Ranks) -> None:
         self.options = options
         self.ranks = ranks
-        self._agree = agree
         self._began = time.perf_counter()
         self.counts = Counts(0, 0, 0)
 
@@ -61,7 +60,7 @@ class Timetable:
         first = time.perf_counter()
         self._began = max(self._began, first - self.options.seconds * START_SHARE)
         # Whoever counts steps, and ranks that must agree, count those of the warm-up too.
-        counted = self.ranks > 1 or self.options.steps is not None
+        counted = self.ranks.together or self.options.steps is not None
         least = 0.0 if counted else self.options.seconds * WARMUP_SHARE
         steps = 0
         while steps < self.options.warmup or time.perf_counter() - first < least:
@@ -71,26 +70,27 @@ class Timetable:
     def plan(self, step_seconds: float) -> None:
         """From here on it is known how long a step takes."""
         step_seconds = max(step_seconds, SHORTEST_STEP_SECONDS)
-        window = max(2 if self.ranks > 1 else 1, math.ceil(WINDOW_SECONDS / step_seconds))
+        window = max(2 if self.ranks.together else 1, math.ceil(WINDOW_SECONDS / step_seconds))
 
         def share(part: float) -> int:
             possible = int(self._possible_steps(step_seconds) * part)
             return max(FEWEST_FOR_ROBUST_INTERVAL, min(MOST_STEPS_OF_A_PASS, possible))
 
-        counts = Counts(share(PLAIN_SHARE), share(SAMPLED_SHARE), window)
-        self.counts = Counts(**self._agree(asdict(counts)))
+        mode = self.options.mode
+        counts = Counts(share(PLAIN_SHARE[mode]), share(SAMPLED_SHARE[mode]), window)
+        self.counts = Counts(**self.ranks.agree(asdict(counts)))
 
     def plan_blocks(self, step_seconds: float, steps_per_block: float, share: float) -> int:
         possible = self._possible_steps(max(step_seconds, SHORTEST_STEP_SECONDS)) * share
         blocks = min(MOST_BLOCKS, int(possible / max(1, round(steps_per_block))))
-        return int(self._agree(max(FEWEST_FOR_ROBUST_INTERVAL, blocks)))
+        return int(self.ranks.agree(max(FEWEST_FOR_ROBUST_INTERVAL, blocks)))
 
     def in_time(self, steps: int, share: float) -> Iterator[int]:
         """So many steps, or fewer where a machine that became busy makes them take too long."""
         first = time.perf_counter()
         for number in range(steps):
             late = time.perf_counter() - first > self.options.seconds * share
-            if self.ranks == 1 and late and number >= FEWEST_FOR_ROBUST_INTERVAL:
+            if not self.ranks.together and late and number >= FEWEST_FOR_ROBUST_INTERVAL:
                 return
             yield number
 
@@ -99,7 +99,7 @@ class Timetable:
         spent = (time.perf_counter() - self._began) / self.options.seconds
         in_time = spent < until + OVERTIME_SHARE
         enough = FEWEST_FOR_ROBUST_INTERVAL if in_time else FEWEST_FOR_INTERVAL
-        return self.ranks == 1 and spent > until and blocks >= enough
+        return bool(self.ranks.agree(spent > until and blocks >= enough))
 
     def _possible_steps(self, step_seconds: float) -> float:
         possible = self.options.seconds / step_seconds

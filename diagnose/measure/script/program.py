@@ -33,6 +33,7 @@ class End:
     stopped: bool = False  # by us, because everything was measured
     interrupted: bool = False
     error: str = ""  # the type of its own exception
+    frames: str = ""  # where it failed, if that may be our doing
 
 
 class NoScript(Exception):
@@ -53,11 +54,12 @@ def read_program(script: str) -> CodeType:
 
 
 def run_program(
-    script: Path, arguments: Sequence[str], caused: Callable[[BaseException], bool]
+    script: Path, arguments: Sequence[str], suspected: Callable[[BaseException], bool]
 ) -> End:
     """Run it to its end, or until it is stopped.
 
-    `caused` says whether an exception is the doing of a change that was being tried.
+    `suspected` says whether an exception may be our doing; the script's traceback is not shown
+    as if it were the script's own then.
     """
     script_path = os.path.abspath(script)  # as Python names its main file
     try:
@@ -73,13 +75,16 @@ def run_program(
         except Enough:
             return End(0, stopped=True)
         except SystemExit as error:
+            if error.code not in (None, 0) and suspected(error):
+                return End(0, stopped=True, frames=users_traceback(error))
             return End(_exit_code(error.code))
         except KeyboardInterrupt:
             return End(130, interrupted=True)
         except BaseException as error:  # the user's own, whatever it is
-            if caused(error):
-                return End(0, stopped=True)
-            show_users_traceback(error)
+            if suspected(error):
+                return End(0, stopped=True, frames=users_traceback(error))
+            _hide_our_frames(error)
+            sys.excepthook(type(error), error, error.__traceback__)  # the script may have its own
             return End(1, error=type(error).__name__)
     return End(0)
 
@@ -122,8 +127,13 @@ def _exit_code(code: object) -> int:
     return 1
 
 
-def show_users_traceback(error: BaseException) -> None:
-    """The traceback without frames of this package, in every exception of the chain."""
+def users_traceback(error: BaseException) -> str:
+    _hide_our_frames(error)
+    return "".join(traceback.format_exception(error))
+
+
+def _hide_our_frames(error: BaseException) -> None:
+    """Of every exception of the chain."""
     seen: set[int] = set()
     chain: list[BaseException | None] = [error]
     while chain:
@@ -133,7 +143,6 @@ def show_users_traceback(error: BaseException) -> None:
         seen.add(id(each))
         each.__traceback__ = _without_ours(each.__traceback__)
         chain += [each.__cause__, each.__context__, *_members(each)]
-    sys.excepthook(type(error), error, error.__traceback__)  # the script may have its own
 
 
 def _members(error: BaseException) -> list[BaseException]:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import statistics
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import torch
 
 from diagnose.measure.lines.source import Place
+from diagnose.measure.machine.describe import find_repository, read_commit
 from diagnose.measure.script.plan import fewest_steps
 from diagnose.measure.script.watch.boundary import FORWARDS_WITHOUT_OPTIMIZER, OPTIMIZER_STEP
 from diagnose.measure.script.watch.ceilings import measure_ceilings
@@ -17,10 +19,11 @@ from diagnose.measure.script.watch.growth import HOOKS, Growing
 from diagnose.measure.script.watch.seen import Picture
 from diagnose.measure.script.watch.suspects import group_samples
 from diagnose.measure.script.watch.work import StepWork
-from diagnose.records.header import Header
+from diagnose.records.header import Header, Reading
 from diagnose.records.script import (
     PHASES,
     Growth,
+    Mode,
     Options,
     RankTimes,
     ScriptRecord,
@@ -42,15 +45,21 @@ _DURING = {
     "plain": "while plain steps were timed",
     "sampled": "while its lines were sampled",
     "mapped": "while its operators were counted",
+    "traced": "while its trace was kept",
     "tried": "while changes were being tried",
 }
 
 
-def build_record(picture: Picture, header: Header, script: Path, missing: str) -> ScriptRecord:
+def build_record(
+    picture: Picture,
+    header: Header,
+    script: Path,
+    arguments: Sequence[str],
+    missing: str,
+    mode: Mode,
+) -> ScriptRecord:
     seen, instruments = picture.seen, picture.instruments
     double_share, double_site = _double(picture)
-    if seen.ceilings is None and seen.early_steps:
-        seen.ceilings = measure_ceilings(instruments.device)
     return ScriptRecord(
         header=header,
         script=script.name,
@@ -59,8 +68,9 @@ def build_record(picture: Picture, header: Header, script: Path, missing: str) -
         step_seconds=tuple(seen.plain),
         hook_seconds=statistics.median(seen.hook_seconds) if seen.hook_seconds else 0.0,
         phases={phase: picture.phases[phase] for phase in PHASES if picture.phases.get(phase)},
-        # Lines of which no step was mapped cannot be judged, however often they were seen.
-        sampled_steps=seen.early_steps + seen.late_steps if seen.works else 0,
+        # Lines of which no step was mapped cannot be judged, however often they were seen,
+        # unless it is known that none can be.
+        sampled_steps=seen.early_steps + seen.late_steps if seen.works or seen.unmapped else 0,
         suspects=tuple(sorted(_suspects(picture), key=lambda each: -each.seconds)),
         windows=tuple(seen.windows),
         changes=tuple(seen.changes),
@@ -74,7 +84,22 @@ def build_record(picture: Picture, header: Header, script: Path, missing: str) -
         ceilings=seen.ceilings,
         update_bytes=_update_bytes(instruments.boundary.optimizers),
         missing=missing,
+        mode=mode,
+        mapped=not seen.unmapped,
+        flops_by_precision=_flops_by_precision(seen.works),
+        samples=_samples(picture),
+        tokens=_tokens(seen.works),
+        device_busy=seen.busy,
+        commit=read_commit(find_repository(script)),
+        arguments=tuple(arguments),
     )
+
+
+def with_ceilings(record: ScriptRecord, picture: Picture) -> ScriptRecord:
+    """Measures them if nobody has yet; that takes time and memory of the device."""
+    if record.ceilings is not None or not picture.seen.early_steps:
+        return record
+    return replace(record, ceilings=measure_ceilings(picture.instruments.device))
 
 
 def own_times(picture: Picture, rank: int) -> RankTimes:
@@ -95,7 +120,9 @@ def why_incomplete(picture: Picture, options: Options, ended: str) -> str:
         return f"this suite itself failed ({seen.fault}); please report it"
     if seen.stage == "done" or seen.failed:
         return ""
-    needed = fewest_steps(options) - seen.steps
+    if options.from_step >= seen.steps > 0:
+        return f"{ended} after {seen.steps} steps; --from-step {options.from_step} was not reached"
+    needed = fewest_steps(options) - (seen.steps - options.from_step)
     if seen.steps == 0:
         if picture.instruments.boundary.elsewhere:
             return f"{ended}; its steps run in a thread other than the main one: not watched"
@@ -130,6 +157,32 @@ def _update_bytes(optimizers: Iterable[torch.optim.Optimizer]) -> int:
 def _flops(works: Sequence[StepWork]) -> int:
     total = sum(line.flops for step in works for line in step.lines.values())
     return round(total / len(works)) if works else 0
+
+
+def _flops_by_precision(works: Sequence[StepWork]) -> dict[str, float]:
+    total = Counter[str]()
+    for step in works:
+        total.update(step.flops)
+    return {name: flops / len(works) for name, flops in total.most_common()}
+
+
+def _samples(picture: Picture) -> Reading:
+    """Rows that the model was given in mapped steps; where none was mapped, in sampled ones."""
+    seen = picture.seen
+    if seen.works:
+        rows = statistics.fmean(step.rows for step in seen.works)
+    else:
+        rows = max(seen.rows.values(), default=0) / max(1, seen.early_steps)
+    return Reading(rows) if rows else Reading(None, "no model was given a tensor with rows")
+
+
+def _tokens(works: Sequence[StepWork]) -> Reading:
+    if not works:
+        return Reading(None, "no step was mapped")
+    tokens = statistics.fmean(step.tokens for step in works)
+    return (
+        Reading(tokens) if tokens else Reading(None, "the model's first input is no token numbers")
+    )
 
 
 def _double(picture: Picture) -> tuple[float, Site | None]:

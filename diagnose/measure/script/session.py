@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import os
+import signal
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,23 +16,26 @@ from typing import Any
 from diagnose.measure.script.passes import Passes
 from diagnose.measure.script.patches import Patches
 from diagnose.measure.script.plan import Timetable
-from diagnose.measure.script.program import End, run_program
+from diagnose.measure.script.program import End, Enough, run_program
 from diagnose.measure.script.ranks import Ranks
-from diagnose.measure.script.record import build_record, own_times, why_incomplete
+from diagnose.measure.script.record import (
+    build_record,
+    own_times,
+    why_incomplete,
+    with_ceilings,
+)
+from diagnose.measure.script.spawned import Spawned
 from diagnose.measure.script.watch.seen import Picture
 from diagnose.records.header import Header
-from diagnose.records.script import Options, ScriptRecord
+from diagnose.records.script import Mode, Options, ScriptRecord
 
 # Enough for a process of the script's to end by itself once it is asked to.
 LONGEST_GOODBYE_SECONDS = 3.0
-COMPILED = (
-    "torch.compile is at work: operators and FLOPs were counted in steps that ran without it, so "
-    "a line may need fewer than reported"
-)
+WATCHED = "only watched: nothing was tried, and every gain is an upper bound of what a fix saves"
 
 
 class Session:
-    """Runs the script and hands its record to `conclude`, on rank 0."""
+    """Runs the script and hands its record to `conclude`, once, on rank 0."""
 
     def __init__(
         self,
@@ -40,28 +45,67 @@ class Session:
         conclude: Callable[[ScriptRecord], None],
     ) -> None:
         self._script = script
+        self._home = script.absolute()  # the script may change the directory
+        self._arguments: Sequence[str] = ()
         self._open_header = open_header
         self._options = options
         self._hand_over = conclude
         self._process = os.getpid()
+        self._told = False
         self._ranks = Ranks()
         self._patches = Patches()
-        timetable = Timetable(options, self._ranks.count, self._ranks.agree)
-        self._passes = Passes(self._patches, timetable, self._leave)
+        timetable = Timetable(options, self._ranks)
+        self._passes = Passes(self._patches, timetable, self._tell_while_it_runs, self._leave)
+
+        sources = self._passes.instruments.sources
+        self._spawned = Spawned(script, options, sources, type(self))
 
     def run(self, arguments: Sequence[str]) -> End:
-        self._patches.put(os, "_exit", self._concluding)
-        self._passes.start()
+        """The script itself."""
+        self._arguments = arguments
+        self._spawned.watch(self._patches)
         try:
-            end = run_program(self._script, arguments, self._caused)
+            return self._observe(lambda: run_program(self._script, arguments, self._suspected))
         finally:
             if self._is_here():
-                self._passes.close()
+                self._spawned.close()
+
+    def call(self, function: Callable[..., Any], args: Any, kwargs: Any) -> tuple[Any, bool]:
+        """What a process of the script's was started for, and whether it was stopped by us.
+
+        Its errors go where they would go.
+        """
+        results: list[Any] = []
+        errors: list[BaseException] = []
+
+        def call() -> End:
+            try:
+                results.append(function(*args, **kwargs))
+            except Enough:
+                return End(0, stopped=True)
+            except BaseException as error:
+                if self._suspected(error):
+                    return End(0, stopped=True)
+                errors.append(error)
+                return End(1, error="" if isinstance(error, SystemExit) else type(error).__name__)
+            return End(0)
+
+        end = self._observe(call)
+        if errors:
+            raise errors[0]
+        return (results[0] if results else None), end.stopped
+
+    def _observe(self, run: Callable[[], End]) -> End:
+        with self.watching():
+            end = run()
         if not self._is_here():
             return end
         ended = "it was interrupted" if end.interrupted else f"the script ended (code {end.code})"
+        trouble = f"raised {end.error}" if end.error else ""
+        if self._ranks.called_off:
+            trouble, end = "was told to end (SIGTERM)", replace(end, code=128 + signal.SIGTERM)
         try:
-            self._conclude(ended, f"raised {end.error}" if end.error else "")
+            self.tell(ended, trouble)
         finally:
             if end.stopped:
                 _end_processes()
@@ -69,13 +113,69 @@ class Session:
             self._leave()
         return end
 
+    @contextlib.contextmanager
+    def watching(self) -> Iterator[None]:
+        """Steps that are made meanwhile are seen; nothing of that is left afterwards."""
+        try:
+            self._patches.put(os, "_exit", self._concluding)
+            self._passes.start()
+            yield
+        finally:
+            try:
+                self._close()
+            finally:
+                self._close()  # Ctrl-C may have come just before it
+
+    def tell(self, ended: str, trouble: str = "", *, goes_on: bool = False) -> None:
+        """Hand over what is known. What runs after it must find this process as it was."""
+        if self._told:
+            return
+        self._told = True
+        picture = Picture(self._passes.seen, self._passes.instruments)
+        handed = self._spawned.read() if not picture.seen.steps else None
+        if handed is not None:
+            self._hand_over(replace(handed, header=self._open_header()))
+            return
+        with self._ranks.hearing_calls_off():
+            times = own_times(picture, self._ranks.rank)
+            failed = bool(trouble or picture.seen.failed)
+            ranks = self._ranks.gather(times, trouble, in_haste=failed)
+            if not self._ranks.is_reporter():
+                return
+            # Only now: before its first line the script has not chosen its devices yet.
+            header = self._open_header()
+            why = why_incomplete(picture, self._options, ended)
+            record = build_record(picture, header, self._home, self._arguments, why, self._mode)
+            if not goes_on:
+                record = with_ceilings(record, picture)
+            record = replace(record, ranks=ranks)
+            if self._ranks.complaint and not picture.seen.failed:
+                # Times of ranks that wait for one that failed are no times of steps.
+                why = f"{self._ranks.complaint} after {record.steps} steps"
+                record = replace(record, missing=why, sampled_steps=0)
+            notes = (*record.notes, *self._notes(goes_on=goes_on))
+            self._hand_over(replace(record, notes=notes))
+
+    def _tell_while_it_runs(self) -> None:
+        """A fault of this suite must not end a job that is only watched."""
+        try:
+            self.tell("the job goes on", goes_on=True)
+        except Exception as error:
+            print(
+                f"diagnose: this tool failed ({type(error).__name__}: {error}); the job goes on",
+                file=sys.stderr,
+            )
+
+    def _close(self) -> None:
+        if self._is_here():
+            self._passes.close()
+
     def _is_here(self) -> bool:
         """A process that the script has forked comes out of it too, and is none of ours."""
         return os.getpid() == self._process
 
-    def _caused(self, error: BaseException) -> bool:
-        """What is tried with several ranks breaks no script; one that loses a peer breaks."""
-        return self._is_here() and self._ranks.count == 1 and self._passes.caused(error)
+    def _suspected(self, error: BaseException) -> bool:
+        return self._is_here() and self._passes.suspects_itself(error)
 
     def _concluding(self, original: Any) -> Any:
         """`os._exit` leaves at once, past everything that could still be said."""
@@ -84,30 +184,40 @@ class Session:
             is_main = threading.current_thread() is threading.main_thread()
             if self._is_here() and is_main and self._passes.is_open:
                 self._passes.close()
-                self._conclude(f"the script left by os._exit({status})")
+                self._patches.safely(self.tell)(f"the script left by os._exit({status})")
             original(status)
 
         return leave
 
-    def _conclude(self, ended: str, trouble: str = "") -> None:
-        picture = Picture(self._passes.seen, self._passes.instruments)
-        with self._ranks.hearing_calls_off():
-            ranks = self._ranks.gather(own_times(picture, self._ranks.rank), trouble)
-            if not self._ranks.is_reporter():
-                return
-            # Only now: before its first line the script has not chosen its devices yet.
-            header = self._open_header()
-            why = why_incomplete(picture, self._options, ended)
-            record = build_record(picture, header, self._script, why)
-            record = replace(record, ranks=ranks)
-            if self._ranks.complaint:
-                # Times of ranks that wait for one that failed are no times of steps.
-                why = f"{self._ranks.complaint} after {record.steps} steps"
-                record = replace(record, missing=why, sampled_steps=0)
-            self._hand_over(replace(record, notes=(*record.notes, *self._notes())))
+    @property
+    def _mode(self) -> Mode:
+        return "watch" if self._passes.watches or self._passes.seen.watched else "try"
 
-    def _notes(self) -> list[str]:
-        notes = [COMPILED] if _has_compiled() else []
+    def _notes(self, *, goes_on: bool) -> list[str]:
+        seen = self._passes.seen
+        notes = []
+        if self._mode == "watch":
+            notes.append(WATCHED)
+        notes += self._ranks.notes
+        if seen.failed and self._ranks.complaint:
+            notes.append(f"after that {self._ranks.complaint}")
+        if seen.watched or self._ranks.apart:
+            what = "the trials ended early" if seen.tried else "nothing was tried"
+            notes.append(f"{what} because {seen.watched or self._ranks.apart}")
+        if goes_on:
+            notes.append("the ceilings of this device are not measured while the job goes on")
+        if seen.failed:
+            tried = ", ".join(seen.tried) or "none yet, a step was being mapped"
+            notes.append(
+                f"the script failed with {seen.failed} after these trials: {tried}. That may be "
+                f"this tool's doing; everything was undone. `diagnose watch {self._script.name}` "
+                "changes nothing and shows whether the error is the script's own"
+            )
+        elif seen.tried and seen.stage != "done":
+            notes.append("what this run computed is not the script's own result: trials changed it")
+        if seen.unmapped:
+            notes.append(f"no operators were counted: {seen.unmapped}")
+        notes += [f"this tool failed ({each}); please report it" for each in self._patches.faults]
         if self._patches.left_alone:
             names = ", ".join(self._patches.left_alone)
             notes.append(f"the script replaced {names} during the run; its version was kept")
@@ -119,16 +229,10 @@ class Session:
         """
         if self._passes.is_open:
             self._passes.close()
-            self._conclude("everything was measured")
+            self.tell("everything was measured")
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(0)
-
-
-def _has_compiled() -> bool:
-    """Whether torch.compile has translated anything in this process."""
-    dynamo = sys.modules.get("torch._dynamo.utils")
-    return dynamo is not None and bool(dynamo.counters["frames"]["ok"])
 
 
 def _threads_left() -> bool:

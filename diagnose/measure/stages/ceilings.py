@@ -8,8 +8,8 @@ from contextlib import contextmanager
 import torch
 
 from diagnose.measure.machine.device import Device
+from diagnose.measure.machine.products import operands, time_products
 from diagnose.measure.stages.plan import NO_ARITHMETIC, Context, Plan, Variant
-from diagnose.measure.stages.precision import PROBE_SIDE, matmul_seconds, operands
 from diagnose.measure.words import one_sentence
 from diagnose.records.header import Reading
 
@@ -19,18 +19,18 @@ MATMUL_SIDE_ACCELERATOR = 8192
 # Far more than any last-level cache.
 COPY_BYTES = 256 * 2**20
 OPERATIONS_PER_STEP = 1000
-# No product may take longer: a device without a fast path gets the small probe instead.
+# No product may take longer: a device without a fast path gets the side of the probe instead.
 LONGEST_MATMUL_SECONDS = 0.05
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 
 def matmul_variant(device: Device, dtype: torch.dtype, *, tf32: bool = False) -> Variant:
     """A large square product in the layout that this device multiplies fastest."""
-    seconds = matmul_seconds(device, dtype)
-    layout = min(seconds, key=lambda each: seconds[each])
+    probe = time_products(device, dtype)
+    layout = probe.fastest
     side = MATMUL_SIDE_CPU if device.is_cpu else MATMUL_SIDE_ACCELERATOR
-    if seconds[layout] * (side / PROBE_SIDE) ** 3 > LONGEST_MATMUL_SECONDS:
-        side = PROBE_SIDE
+    if 2.0 * side**3 / probe.flops_per_second > LONGEST_MATMUL_SECONDS:
+        side = probe.side
     matrices = [torch.randn(side, side, device=device.torch).to(dtype) for _ in range(2)]
     left, right = operands(*matrices)[layout]
     out = torch.empty_like(left)

@@ -9,44 +9,18 @@ from dataclasses import replace
 import torch
 
 from diagnose.measure.machine.device import Device
+from diagnose.measure.machine.products import time_products
 from diagnose.measure.stages.plan import Context, Plan
 from diagnose.measure.stages.training import training_variant
 
-# Large enough that a fast path would show, small enough to end soon where there is none.
-PROBE_SIDE = 256
-PROBE_REPEATS = 8
 # Without a fast path a step may take so long; the batch is cut until it should.
 LONGEST_STEP_SECONDS = 0.5
 
 
-def matmul_seconds(device: Device, dtype: torch.dtype) -> dict[str, float]:
-    """Seconds of one small product by layout; kernels differ tenfold between layouts."""
-    matrix = torch.ones(PROBE_SIDE, PROBE_SIDE, dtype=dtype, device=device.torch)
-    fastest = {}
-    for layout, (left, right) in operands(matrix, matrix).items():
-        seconds = []
-        for _ in range(PROBE_REPEATS):
-            device.synchronize()
-            began = device.now()
-            left @ right
-            device.synchronize()
-            seconds.append(device.now() - began)
-        # The fastest: a disturbed probe must not pass for a missing fast path.
-        fastest[layout] = min(seconds)
-    return fastest
-
-
-def operands(
-    left: torch.Tensor, right: torch.Tensor
-) -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
-    """The three products of a linear layer: forward, gradient of its input, of its weight."""
-    return {"NT": (left, right.t()), "NN": (left, right), "TN": (left.t(), right)}
-
-
 def slowdown(device: Device) -> float:
     """How many times longer a linear layer's products take in low precision than in float32."""
-    low, full = (matmul_seconds(device, d) for d in (device.low_precision, torch.float32))
-    return sum(low.values()) / sum(full.values())
+    low, full = (time_products(device, each) for each in (device.low_precision, torch.float32))
+    return low.seconds_per_flop / full.seconds_per_flop
 
 
 def capped_batch_size(context: Context, factor: float) -> int:
@@ -60,8 +34,7 @@ def capped_batch_size(context: Context, factor: float) -> int:
 @contextmanager
 def plan(context: Context) -> Iterator[Plan]:
     notes = []
-    # Small matrices do not reach an accelerator's tensor cores; only a plain loss of speed
-    # means that there is no fast path.
+    # Only a plain loss of speed means that there is no fast path.
     factor = slowdown(context.device)
     if factor > 2:
         batch_size = capped_batch_size(context, factor)

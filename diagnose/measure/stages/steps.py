@@ -19,7 +19,12 @@ SMALLEST_SCALE = 1.0
 
 def full_precision(device: Device) -> str:
     """What a float32 product is computed in: a workload may have switched TF32 on."""
-    tf32 = device.kind == "cuda" and torch.get_float32_matmul_precision() != "highest"
+    if device.kind != "cuda":
+        return "float32"
+    try:
+        tf32 = torch.get_float32_matmul_precision() != "highest"
+    except RuntimeError:  # chosen by the newer setting, after which torch refuses to tell
+        tf32 = torch.backends.cuda.matmul.fp32_precision == "tf32"
     return "tf32" if tf32 else "float32"
 
 

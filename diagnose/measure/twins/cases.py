@@ -45,10 +45,11 @@ class Case:
     # must have spent what it has.
     settle_steps: int = 2
     unseen: bool = False  # written without knowledge of the rules of the tool
+    home: Path = DIRECTORY
 
     @property
     def directory(self) -> Path:
-        return DIRECTORY / self.name
+        return self.home / self.name
 
     @property
     def slow(self) -> Path:

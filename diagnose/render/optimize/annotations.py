@@ -14,11 +14,12 @@ def annotate(of: LaunchMap) -> list[str]:
         reasons = find_reasons(line, of)
         if reasons:
             message = f"{'; '.join(reasons)}: {clean(line.code)}"
-            found.append(
-                f"::warning file={_escape_property(line.file)},line={line.line}"
-                f"::{_escape_data(message)}"
-            )
+            found.append(warn(line.file, line.line, message))
     return found
+
+
+def warn(file: str, line: int, message: str) -> str:
+    return f"::warning file={_escape_property(file)},line={line}::{_escape_data(message)}"
 
 
 def _escape_data(text: str) -> str:

@@ -60,8 +60,9 @@ def fake_pass(count: int = 10, **changes: object) -> tuple[Pass, FakeGenerator]:
 @pytest.mark.parametrize(
     ("workload", "key"),
     [
-        *(("textgen", key) for key in ("batch_4", "batch_half_more", "workers_4", "processes_2")),
+        *(("textgen", key) for key in ("batch_4", "batch_half_more", "workers_4")),
         *(("textgen", key) for key in ("static_cache", "sort_by_length", "kv_cache")),
+        pytest.param("textgen", "processes_2", marks=pytest.mark.child),
         # Tiles of several pictures share one batch, so that a wrong order would show.
         ("vqa", "sort_by_length"),
     ],

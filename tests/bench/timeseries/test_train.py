@@ -12,7 +12,7 @@ from torch import Tensor
 from torch._inductor import config as inductor
 
 from bench.timeseries import arguments, job, train
-from bench.timeseries.epoch import CURVE_POINTS, gradients, loss_curve, read_parts
+from bench.timeseries.epoch import CURVE_POINTS, gradients, loss_curve, open_epoch, read_parts
 from bench.timeseries.job import describe_attention, measure
 from bench.timeseries.model import AttentionRegressor
 from bench.timeseries.settings import Settings
@@ -265,6 +265,24 @@ def test_tf32_is_as_asked_while_open_and_as_before_afterwards() -> None:
         with use_tf32(wanted):
             assert [each.allow_tf32 for each in backends] == [wanted, wanted]
     assert [each.allow_tf32 for each in backends] == before
+
+
+def test_tf32_of_one_epoch_does_not_reach_another_that_is_open(
+    parts: Parts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[bool] = []
+    monkeypatch.setattr(
+        "bench.timeseries.epoch.predict_all",
+        lambda *_: seen.append(torch.backends.cuda.matmul.allow_tf32),
+    )
+    with (
+        open_epoch(SMALL, CPU, 1, parts) as before,
+        open_epoch(replace(SMALL, tf32=True), CPU, 1, parts) as after,
+    ):
+        before.evaluate()
+        after.evaluate()
+        before.evaluate()
+    assert seen == [False, True, False]
 
 
 def test_metrics_against_numbers_worked_out_by_hand() -> None:

@@ -39,13 +39,6 @@ def wave_watts(at: float) -> float:
     return 300.0 if (at + 1e-9) % 1.0 >= 0.5 else 100.0
 
 
-def test_the_counter_sees_a_square_wave() -> None:
-    counter = sample(latch(wave_joules, 0.125), 12, 0.0625)
-    assert count_joules(counter, [(2.0, 5.0), (6.0, 7.0)]).value == pytest.approx(800)
-    # Half a wave whose edges fall on the counter's moves: only its own watts.
-    assert count_joules(counter, [(3.5, 4.0)]).value == pytest.approx(150)
-
-
 def test_windows_shorter_than_the_counters_period_are_called_smoothed() -> None:
     counter = sample(latch(lambda at: 100 * at, 0.5), 12, 0.125)
     reading = count_joules(counter, [(3.1, 3.2)])
@@ -58,16 +51,6 @@ def test_two_halves_of_a_window_hold_what_the_whole_does(cut: float) -> None:
     counter = sample(latch(wave_joules, 0.125), 8, 0.0625)
     whole = count_joules(counter, [(1.0, 7.0)]).value
     assert count_joules(counter, [(1.0, cut), (cut, 7.0)]).value == pytest.approx(whole)
-
-
-def test_a_counter_that_restarts_inside_a_window_has_no_energy() -> None:
-    def energy(at: float) -> float:
-        return 5000 + 200 * at if at < 4 else 200 * (at - 4)
-
-    counter = sample(latch(energy, 0.125), 8, 0.0625)
-    assert count_joules(counter, [(3.0, 5.0)]).value is None
-    assert count_joules(counter, [(3.0, 5.0)]).reason == RELOADED
-    assert count_joules(counter, [(1.0, 2.0), (5.0, 6.0)]).value == pytest.approx(400)
 
 
 def test_windows_beyond_the_samples_have_no_energy() -> None:
@@ -98,11 +81,6 @@ def test_why_a_counter_ended_is_told() -> None:
     lost = Series(full.at, full.values, ended_at=4.05, reason="lost at t=4.1 s: off the bus")
     assert count_joules(lost, [(3.0, 5.0)]).reason == "lost at t=4.1 s: off the bus"
     assert count_joules(lost, [(1.0, 3.0)]).value == pytest.approx(200)
-
-
-def test_power_samples_are_held_until_the_next_one() -> None:
-    power = Series((0.0, 1.0, 1.5, 2.0, 2.5), (100.0, 300.0, 50.0, 200.0, 7.0))
-    assert integrate_watts(power, [(0.5, 2.25)]).value == pytest.approx(50 + 150 + 25 + 50)
 
 
 def average_of_last_second(at: float) -> float:

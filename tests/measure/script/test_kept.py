@@ -181,7 +181,7 @@ def test_on_an_accelerator_copies_are_kept_and_what_lies_on_the_host_is_not(
 
 
 def test_batches_are_kept_served_joined_and_converted_once() -> None:
-    feeds = Feeds(Sources(ROOT))
+    feeds = Feeds(Sources(ROOT), keeps=True)
     with Patches() as patches:
         feeds.watch_construction(patches)
         feeds.watch_batches(patches)
@@ -232,7 +232,7 @@ def test_batches_are_kept_as_far_as_the_memory_for_them_goes(part: int, kept: in
 
 
 def test_of_large_batches_only_one_conversion_is_kept() -> None:
-    feeds = Feeds(Sources(Path.cwd()))
+    feeds = Feeds(Sources(Path.cwd()), keeps=True)
     feed = feeds.feeds[0] = Feed(None, 2, None, None, 0, 0)
     feed.batches = [torch.zeros(LARGE_BATCH_BYTES + 1, dtype=torch.uint8) for _ in range(2)]
 

@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from diagnose.measure.script.plan import Timetable
+from diagnose.measure.script.ranks import Ranks
 from diagnose.measure.script.watch import ceilings
 from diagnose.measure.script.watch.growth import Lengths
 from diagnose.measure.script.watch.suspects import Group, Judge
@@ -92,7 +93,7 @@ def test_only_what_always_grows_is_called_growing(tmp_path: Path) -> None:
 
 
 def timetable(step_seconds: float, **options: Any) -> Timetable:
-    table = Timetable(Options(seconds=60, **options), 1, lambda value: value)
+    table = Timetable(Options(seconds=60, **options), Ranks())
     table.plan(step_seconds)
     return table
 

@@ -170,11 +170,11 @@ def test_everything_that_was_put_into_torch_is_taken_out_again(tmp_path: Path) -
     assert [dict(vars(each)) for each in owners] == before
 
 
-def test_keep_running_changes_nothing_and_lets_the_script_end(tmp_path: Path) -> None:
+def test_a_watched_script_runs_to_its_end(tmp_path: Path) -> None:
     script = write_script(
         tmp_path, HEAD + "for _ in range(150):\n    update(torch.randn(8, 64))\nend = 'reached'\n"
     )
-    options = Options(steps=40, seconds=2.0, warmup=2, keep_running=True)
+    options = Options(steps=40, seconds=2.0, warmup=2, mode="watch")
     end, record, diagnosis = run_script(script, options)
     assert (end.code, end.stopped) == (0, False)
     assert record.windows == ()
@@ -183,12 +183,32 @@ def test_keep_running_changes_nothing_and_lets_the_script_end(tmp_path: Path) ->
 
 def test_watching_only_verifies_nothing(tmp_path: Path) -> None:
     script = write_script(
-        tmp_path, HEAD + "while True:\n    update(torch.randn(8, 64))\n    work(60_000)\n"
+        tmp_path,
+        HEAD + "for _ in range(60):\n    update(torch.randn(8, 64))\n    work(60_000)\n",
     )
-    options = Options(steps=40, seconds=60.0, warmup=2, interventions=False)
+    options = Options(steps=40, seconds=60.0, warmup=2, mode="watch")
     _, record, diagnosis = run_script(script, options)
     assert record.changes == ()
     assert record.steps <= 40  # however long they take
     assert [each.cause for each in diagnosis.findings][:1] == ["host"]
     assert not any(each.verified for each in diagnosis.findings)
-    assert QUICK.interventions
+    assert QUICK.mode == "try"
+
+
+@pytest.mark.parametrize("steers", [True, False])
+def test_values_that_steer_the_script_are_not_judged(tmp_path: Path, steers: bool) -> None:
+    """Kept ones would make every step call the model as often as the recorded one did."""
+    code = """
+    for step in range(10**6):
+        values = torch.full((3000,), 1.0 if step % 2 else 3.0)
+        wanted = sum(value.item() for value in values) / 3000
+        optimizer.zero_grad()
+        for _ in range(int(wanted) if STEERS else 1):
+            model(torch.randn(8, 64)).square().mean().backward()
+        optimizer.step()
+    """
+    script = write_script(tmp_path, HEAD + textwrap.dedent(code).replace("STEERS", str(steers)))
+    _, record, _ = run_script(script)
+    kept = [each for each in record.windows if each.variant == "kept values"]
+    assert any(each.variant == "kept values" for each in record.changes)
+    assert bool(kept) is not steers

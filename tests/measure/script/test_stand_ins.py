@@ -137,12 +137,12 @@ def test_all_calls_of_a_step_are_treated_alike() -> None:
 def test_another_form_of_the_update_is_tried_only_where_there_is_one() -> None:
     parameter = torch.nn.Parameter(torch.ones(2))
     adam = torch.optim.AdamW([parameter])
-    variant = other_optimizer(adam, None)
+    variant = other_optimizer(adam, None, 0)
     assert variant is not None
     before = dict(adam.param_groups[0])
     with Patches() as patches:
         variant.begin(patches)
         assert adam.param_groups[0]["fused"]
     assert adam.param_groups[0] == before
-    assert other_optimizer(torch.optim.AdamW([parameter], fused=True), None) is None
-    assert other_optimizer(torch.optim.LBFGS([parameter]), None) is None
+    assert other_optimizer(torch.optim.AdamW([parameter], fused=True), None, 0) is None
+    assert other_optimizer(torch.optim.LBFGS([parameter]), None, 0) is None

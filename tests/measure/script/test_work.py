@@ -98,6 +98,68 @@ def test_every_line_has_its_facts(run: Run) -> None:
     assert sys.getprofile() is None
 
 
+def map_code(directory: Path, code: str, **names: Any) -> StepWork:
+    path = write_script(directory, code)
+    known: dict[str, Any] = {"torch": torch, **names}
+    exec(compile(path.read_text(), str(path), "exec", dont_inherit=True), known)
+    forwards = Forwards()
+    with Patches() as patches:
+        forwards.install(patches)
+        step = StepMap(Sources(directory), Device("cpu"), forwards, patches)
+        known["step"]()
+    return step.work
+
+
+LINEAR, LOSS = torch.nn.Linear(8, 8), torch.nn.MSELoss()
+WORDS = torch.nn.Sequential(torch.nn.Embedding(9, 4), torch.nn.Linear(4, 4))
+
+
+@pytest.mark.parametrize(
+    ("code", "rows", "tokens"),
+    [
+        ("loss(model(torch.rand(4, 8)).float(), torch.rand(4, 8)).backward()", 4, 0),
+        # Micro-batches of different sizes, and an evaluation between them.
+        (
+            "for rows in (4, 3):\n        model(torch.rand(rows, 8)).sum().backward()\n"
+            "    with torch.no_grad():\n        model(torch.rand(50, 8))",
+            7,
+            0,
+        ),
+        ("with torch.no_grad():\n        model(torch.rand(5, 8))", 5, 0),
+        # A discriminator is given what a generator has made, with its graph and without.
+        (
+            "fake = model(torch.rand(4, 8))\n"
+            "    other(torch.rand(4, 8)), other(fake.detach()), other(fake)",
+            4,
+            0,
+        ),
+        ("words(torch.ones(3, 5, dtype=torch.long))", 3, 15),
+        ("words(torch.ones(3, 5, dtype=torch.long).view(5, 3).int())", 5, 15),
+        ("words(torch.ones(6, dtype=torch.long))", 6, 0),
+        ("model(torch.ones(3, 8, dtype=torch.long).float())", 3, 0),
+        ("torch.ones(8) + 1", 0, 0),
+    ],
+)
+def test_rows_and_tokens_of_a_step(tmp_path: Path, code: str, rows: int, tokens: int) -> None:
+    names = {"model": LINEAR, "other": torch.nn.Linear(8, 1), "loss": LOSS, "words": WORDS}
+    work = map_code(tmp_path, f"def step():\n    {code}\n", **names)
+    assert (work.rows, work.tokens) == (rows, tokens)
+
+
+def test_flops_are_counted_by_the_precision_they_are_computed_in(tmp_path: Path) -> None:
+    code = """
+    def step():
+        x = torch.rand(4, 8)
+        model(x)
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            model(x)
+        x.double() @ torch.rand(8, 2, dtype=torch.float64)
+    """
+    work = map_code(tmp_path, code, model=LINEAR)
+    product = 2 * 4 * 8 * 8
+    assert work.flops == {"float32": product, "bfloat16": product, "float64": 2 * 4 * 8 * 2}
+
+
 def test_only_what_is_the_same_in_both_steps_repeats(run: Run) -> None:
     run.map_step()
     run.map_step()

@@ -17,6 +17,7 @@ import tempfile
 from pathlib import Path
 
 SOURCE = Path(__file__).parent
+CACHE = Path(__file__).parents[3] / ".cache" / "fakegpu"
 METADATA = "fakegpu-0.dist-info"
 LIBRARY = "libfakegpu.so"
 
@@ -46,17 +47,18 @@ def build(directory: Path) -> Path:
     import torch
 
     recipe = "\n".join((torch.__version__, sys.platform, *FLAGS)).encode()
-    for name in ("fakegpu.cpp", "memory.h"):
-        recipe += (SOURCE / name).read_bytes()
+    for part in sorted((SOURCE / "source").iterdir()):
+        recipe += part.read_bytes()
     site = directory / hashlib.sha256(recipe).hexdigest()[:16]
     site.mkdir(parents=True, exist_ok=True)
     with (site / ".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not (site / LIBRARY).exists():
             _compile(site / LIBRARY)
-        _replace(site / "fakegpu.py", (SOURCE / "device.py").read_bytes())
-        for part in (SOURCE / METADATA).iterdir():
-            _replace(site / METADATA / part.name, part.read_bytes())
+        for folder, copy in (("device", "fakegpu"), (METADATA, METADATA)):
+            for part in (SOURCE / folder).iterdir():
+                if part.is_file():
+                    _replace(site / copy / part.name, part.read_bytes())
     return site
 
 
@@ -68,7 +70,7 @@ def _compile(library: Path) -> None:
         raise BuildError("no C++ compiler found; install g++ or name one in CXX")
     with tempfile.TemporaryDirectory(dir=library.parent) as scratch:
         unfinished = Path(scratch) / library.name
-        command = [compiler, *FLAGS, str(SOURCE / "fakegpu.cpp"), "-o", str(unfinished)]
+        command = [compiler, *FLAGS, str(SOURCE / "source" / "fakegpu.cpp"), "-o", str(unfinished)]
         command += [f"-I{path}" for path in include_paths()]
         command += [f"-L{path}" for path in library_paths()]
         command += ["-ltorch_cpu", "-lc10"]
@@ -86,3 +88,11 @@ def _replace(path: Path, content: bytes) -> None:
     unfinished = path.with_name(path.name + ".unfinished")
     unfinished.write_bytes(content)
     unfinished.replace(path)
+
+
+if __name__ == "__main__":
+    # Only the directory goes to standard output: PYTHONPATH=$(make -s fakegpu).
+    try:
+        print(build(CACHE))
+    except BuildError as error:
+        sys.exit(str(error))

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 
 import pytest
 
-from tests.support.fakegpu.build import build, find_compiler
-
-CACHE = Path(__file__).parents[3] / ".cache" / "fakegpu"
+from tests.support.fakegpu.build import CACHE, build, find_compiler
 
 
 @pytest.fixture(scope="session")

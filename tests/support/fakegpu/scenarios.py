@@ -13,7 +13,7 @@ import io
 import json
 import sys
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from torch import nn
@@ -278,9 +278,9 @@ SCENARIOS: tuple[Callable[[], Answer], ...] = (
 )
 
 
-def run_all() -> dict[str, Answer]:
+def run_all(scenarios: Sequence[Callable[[], Answer]]) -> dict[str, Answer]:
     answers: dict[str, Answer] = {}
-    for scenario in SCENARIOS:
+    for scenario in scenarios:
         try:
             answers[scenario.__name__] = scenario()
         # One broken operator must not hide what the other scenarios would have said.
@@ -290,4 +290,4 @@ def run_all() -> dict[str, Answer]:
 
 
 if __name__ == "__main__":
-    json.dump(run_all(), sys.stdout)
+    json.dump(run_all(SCENARIOS), sys.stdout)

@@ -90,3 +90,18 @@ def batch_size_record(*configurations: Configuration, workload: str = "w") -> Ba
         configurations=made,
         complete=True,
     )
+
+
+def golden_record() -> BatchSizeRecord:
+    """One configuration that is exact, one that was cut short, one that never began."""
+    cut = configuration(
+        key="max_crops 12",
+        probes=(probe(1), probe(25, fresh=True)),
+        stopped="--max-attempts 2 was reached",
+        asked=(8, 64),
+        loader=loader(250.0),
+    )
+    lost = configuration(
+        key="max_crops 13", status="skipped", reason="no time", probes=(), sweep=None
+    )
+    return batch_size_record(configuration(key="max_crops 4"), cut, lost)

@@ -8,7 +8,14 @@ from dataclasses import replace
 
 from diagnose.analyze.findings import Finding
 from diagnose.records.header import Fact, Header, Link, Machine, Reading, Status
-from diagnose.records.ranks import BandwidthRecord, ByRank, EnvironmentTrial, Rank, SizeResult
+from diagnose.records.ranks import (
+    BandwidthRecord,
+    ByRank,
+    Culprit,
+    EnvironmentTrial,
+    Rank,
+    SizeResult,
+)
 from tests.support.records.parts import machine
 
 SWEEP = tuple(4**power for power in range(5, 15))  # 1 KiB to 256 MiB
@@ -166,3 +173,27 @@ def trial(
 def kinds(findings: Sequence[Finding]) -> dict[str, Finding]:
     """By kind, for records in which each kind occurs once."""
     return {finding.kind: finding for finding in findings}
+
+
+def golden_record() -> BandwidthRecord:
+    """Everything at once: two cards, a wrong sum, a late rank, trials, a rank that died."""
+    measured = [
+        *sizes(alpha=20e-6, rate=9e9, late=1),
+        ended(1_000_000, "invalid", "CORRUPT: 3 elements are wrong after timing"),
+        ended(2**30, "failed", "rank 1 ran out of memory"),
+    ]
+    trials = [
+        trial("as it is", 9e9),
+        trial("NCCL_P2P_DISABLE=1", 18e9),
+        trial("NCCL_SHM_DISABLE=1", None, "hung", "no answer within 10 s"),
+        trial("NCCL_IB_DISABLE=1", None, "skipped", "there is one machine"),
+    ]
+    record = bandwidth_record(
+        measured,
+        backend="nccl",
+        where=gpu_machine("PHB", environment={"NCCL_DEBUG": "WARN"}),
+        surroundings={"nccl.conf": Fact("NCCL_P2P_LEVEL=SYS"), "interface": Fact("eth0")},
+        trials=trials,
+    )
+    culprit = Culprit(1, "was killed by SIGKILL", "all-reduce of 1073741824 bytes")
+    return replace(record, culprit=culprit, complete=False)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from diagnose.records.header import Header
+from diagnose.records.header import Header, Reading
 from diagnose.records.script import (
     AGAIN,
     PLAIN,
@@ -41,6 +41,8 @@ def record(**changes: Any) -> ScriptRecord:
         double_share=0.0,
         double_site=None,
         flops=10**9,
+        flops_by_precision={"float32": 1e9},
+        samples=Reading(64.0),
         growth=None,
         ranks=(),
         ceilings=Ceilings(1e11, 5e10, 5e10, 1e10),

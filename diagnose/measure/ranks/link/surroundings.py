@@ -11,8 +11,8 @@ import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from diagnose.measure.machine.environment import HIDDEN, choose_environment
-from diagnose.records.header import Fact, Machine
+from diagnose.measure.machine.environment import choose_environment
+from diagnose.records.header import HIDDEN, Fact, Machine
 from diagnose.records.ranks import Rank
 
 # Those that switch a path off or choose an interface. Every other NCCL variable is in

@@ -7,30 +7,28 @@ does. Only what was seen to take time is tried: every further window leaves fewe
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 
 import torch
 
 from diagnose.measure.lines.source import Place
 from diagnose.measure.machine.allocator import keep_freed_memory, return_large_blocks
-from diagnose.measure.machine.device import Device
 from diagnose.measure.script.change.doubling import Doubling
+from diagnose.measure.script.change.exchanges import Replicas
 from diagnose.measure.script.change.stand_ins import (
     KeptCopies,
     KeptValues,
     Swap,
     can_be_replayed,
 )
+from diagnose.measure.script.change.variant import Variant, choose_together
 from diagnose.measure.script.patches import Patches
+from diagnose.measure.script.ranks import Ranks
 from diagnose.measure.script.watch.origins import MOST_KEPT, Feed
 from diagnose.measure.script.watch.seen import Picture
 from diagnose.records.script import (
-    PLAIN,
-    Cause,
-    Ceilings,
-    Change,
     Site,
     Suspect,
     doubled_name,
@@ -44,40 +42,12 @@ MOST_OPTIMIZERS = 2
 MOST_DOUBLED = 2
 # Runs of a line, or reads of a value, in one step: fewer are not worth a window of their own.
 FEWEST_RUNS = 16
-REPLAY = "replayed batches"
-# Times as fast as float32: below, a whole step cannot gain what would be worth a cause.
-WORTH_LOW_PRECISION = 1.2
+REPLAY, KEPT_COPIES = "replayed batches", "kept copies"
 
 
-@dataclass(frozen=True)
-class Variant:
-    """One change, and how to make it."""
-
-    name: str
-    cause: Cause
-    what: str
-    site: Site | None
-    begin: Callable[[Patches], None]  # until the patches are undone
-    against: str = PLAIN
-    settle: int = 1  # steps after which it, or its absence, has taken effect
-    samples: float = 1.0
-    uses: Callable[[], int] | None = None  # counts up whenever it takes effect
-    doubles: float = 0.0
-
-    def describe(self, failed: str = "") -> Change:
-        return Change(
-            self.name,
-            self.cause,
-            self.against,
-            self.what,
-            self.site,
-            self.samples,
-            self.doubles,
-            failed,
-        )
-
-
-def other_optimizer(optimizer: torch.optim.Optimizer, site: Site | None) -> Variant | None:
+def other_optimizer(
+    optimizer: torch.optim.Optimizer, site: Site | None, place: int
+) -> Variant | None:
     """The same update by fewer operators, if this optimizer has such a form."""
     groups = optimizer.param_groups
     parameters = [each for group in groups for each in group["params"]]
@@ -98,7 +68,7 @@ def other_optimizer(optimizer: torch.optim.Optimizer, site: Site | None) -> Vari
                 patches.set_item(group, name, name == form)
 
     return Variant(
-        name=f"optimizer {form} {id(optimizer)}",
+        name=f"optimizer {form} {place}",
         cause="optimizer",
         what=f"{form}=True in {type(optimizer).__name__}",
         site=site,
@@ -124,36 +94,13 @@ def kept_memory(site: Site) -> Variant:
     )
 
 
-def low_precision(device: Device, gain: float) -> Variant | None:
-    """Only where products in low precision are faster on this device."""
-    if gain < WORTH_LOW_PRECISION or torch.is_autocast_enabled(device.kind):
-        return None
-    return Variant(
-        name="autocast",
-        cause="precision",
-        what="everything ran under autocast to bfloat16",
-        site=None,
-        begin=lambda patches: patches.enter(torch.autocast(device.kind, dtype=torch.bfloat16)),
-    )
-
-
-def tensor_float(device: Device) -> Variant | None:
-    if device.kind != "cuda" or torch.get_float32_matmul_precision() != "highest":
-        return None
-
-    def begin(patches: Patches) -> None:
-        torch.set_float32_matmul_precision("high")
-        patches.on_undo(partial(torch.set_float32_matmul_precision, "highest"))
-
-    return Variant("tf32", "precision", "float32 matrix products in TF32", None, begin)
-
-
 class Candidates:
     """What could be changed in a script of which this is known."""
 
-    def __init__(self, picture: Picture, ceilings: Ceilings) -> None:
+    def __init__(self, picture: Picture, ranks: Ranks) -> None:
         self._picture = picture
-        self._ceilings = ceilings
+        self._ranks = ranks
+        self._replicas = [Replicas(picture.instruments.forwards)] if ranks.together else []
         self._device = picture.instruments.device
         self._origins = picture.instruments.origins
         self._batches = picture.instruments.feeds
@@ -164,25 +111,31 @@ class Candidates:
         self._batches.choose(self._feeds)
 
     @property
-    def recorders(self) -> list[Swap | KeptValues]:
+    def recorders(self) -> list[Swap | KeptValues | Replicas]:
         """What has to record one step before it can replay it."""
-        return [*(swap for swap, _ in self._swaps), self._values]
+        return [*(swap for swap, _ in self._swaps), self._values, *self._replicas]
 
     def removals(self) -> list[Variant]:
-        """Changes that take a suspected cause away."""
+        """Changes that take a suspected cause away, on some rank at least."""
+        backward = self._picture.backward_site()
         found = [
+            *(each for models in self._replicas for each in models.variants(backward)),
             *self._about_batches(),
             *self._about_optimizers(),
-            *self._about_precision(),
+            self._about_precision(),
             self._about_memory(),
             self._about_reads(),
             *(self._replayed_function(*each) for each in self._swaps if each[0].is_ready),
         ]
-        return [each for each in found if each is not None]
+        unable = [replayed_name(each.key) for swap, each in self._swaps if not swap.is_ready]
+        if self._picture.feeds and not self._feeds:
+            unable += [REPLAY, KEPT_COPIES]
+        return choose_together(self._ranks, [each for each in found if each is not None], unable)
 
     def joined(self) -> tuple[Variant, Variant] | None:
         """Several batches as one, and beside it the same batches one by one."""
-        if not self._feeds or not all(each.join() for each in self._feeds):
+        can_join = bool(self._feeds) and all(each.join() for each in self._feeds)
+        if not self._ranks.decide(can_join, all):
             return None
         beside = replace(self._replayed(), name="replayed beside")
         joined = replace(
@@ -197,7 +150,12 @@ class Candidates:
         return joined, beside
 
     def doubled(self) -> dict[Variant, Doubling]:
-        """Lines whose work is done twice, where their function cannot be replayed."""
+        """Lines whose work is done twice, where their function cannot be replayed.
+
+        Not with several ranks: an exchange in such a line would wait for the others.
+        """
+        if self._ranks.count > 1:
+            return {}
         replayed = {id(suspect) for swap, suspect in self._swaps if swap.is_ready}
         anchors = self._picture.spine.anchors
         found: dict[Variant, Doubling] = {}
@@ -233,26 +191,30 @@ class Candidates:
         return many or suspect.operator_seconds < suspect.seconds / 2
 
     def _choose_swaps(self) -> list[tuple[Swap, Suspect]]:
-        functions = [
-            (group.code, suspect)
+        functions = {
+            suspect.key: (group.code, suspect)
             for group, suspect in self._picture.suspects
-            if group.code is not None
-            and suspect.seconds > self._worth
-            and can_be_replayed(group.code)
-        ]
-        functions.sort(key=lambda pair: -pair[1].seconds)
-        return [(Swap(code), suspect) for code, suspect in functions[:MOST_SWAPS]]
+            if group.code is not None and can_be_replayed(group.code)
+        }
+        worth = {
+            key: suspect.seconds
+            for key, (_, suspect) in functions.items()
+            if suspect.seconds > self._worth
+        }
+        # What one rank replays every rank must that calls it: its results may decide something.
+        chosen = [functions[key] for key in self._ranks.decide(worth, _largest) if key in functions]
+        return [(Swap(code, self._ranks.count > 1), suspect) for code, suspect in chosen]
 
     def _about_batches(self) -> list[Variant]:
         copying = [
             each for _, each in self._picture.suspects if each.phase == "host" and each.copy_seconds
         ]
         copies = sum(each.copy_seconds for each in copying)
-        if not self._feeds or max(self._picture.seconds_of("input"), copies) <= self._worth:
+        if not self._feeds:
             return []
-        if copies <= self._worth:
-            return [self._replayed()]
-        return [self._replayed(), self._kept_copies(copying)]
+        slow = max(self._picture.seconds_of("input"), copies) > self._worth
+        kept = replace(self._kept_copies(copying), wanted=copies > self._worth)
+        return [replace(self._replayed(), wanted=slow), kept]
 
     def _about_optimizers(self) -> list[Variant | None]:
         if self._picture.seconds_of("optimizer") <= self._worth:
@@ -260,23 +222,23 @@ class Candidates:
         optimizers = self._picture.instruments.boundary.optimizers
         largest = sorted(optimizers, key=_tensors_of, reverse=True)
         return [
-            other_optimizer(each, self._picture.optimizer_site(each))
-            for each in largest[:MOST_OPTIMIZERS]
+            other_optimizer(each, self._picture.optimizer_site(each), place)
+            for place, each in enumerate(largest[:MOST_OPTIMIZERS])
         ]
 
-    def _about_precision(self) -> list[Variant | None]:
+    def _about_precision(self) -> Variant | None:
+        """Lower precision than the script's own changes its numbers, and is not tried."""
         entered = self._picture.seen.autocast
         if not entered:
-            gain = self._ceilings.low_flops_per_second / max(1.0, self._ceilings.flops_per_second)
-            return [low_precision(self._device, gain), tensor_float(self._device)]
-        off = Variant(
+            return None
+        return Variant(
             name="no autocast",
             cause="precision",
             what="autocast was switched off",
             site=self._picture.site(entered.most_common(1)[0][0]),
             begin=self._origins.switch_autocast_off,
+            shared=True,
         )
-        return [off, tensor_float(self._device)]
 
     def _about_memory(self) -> Variant | None:
         site = self._largest_allocation() if self._device.is_cpu else None
@@ -291,19 +253,19 @@ class Candidates:
         best = max(sizes, key=lambda place: sizes[place], default=None)
         return self._picture.sources.site_of(best) if best is not None and sizes[best] else None
 
-    def _about_reads(self) -> Variant | None:
+    def _about_reads(self) -> Variant:
         """On the CPU a value is there at once; only reading very many takes time."""
         fewest = FEWEST_RUNS if self._device.is_cpu else 1
         reading = [each for _, each in self._picture.suspects if each.syncs >= fewest]
-        if not reading:
-            return None
+        most = max(reading, key=lambda each: each.syncs, default=None)
         return Variant(
             name="kept values",
             cause="sync",
             what="values of an earlier step were used instead of reading new ones",
-            site=max(reading, key=lambda each: each.syncs).site,
+            site=most.site if most is not None else None,
             begin=self._values.replay,
-            uses=self._values.uses,
+            uses=self._values.uses if most is not None else None,
+            wanted=most is not None,
         )
 
     def _replayed(self) -> Variant:
@@ -319,6 +281,7 @@ class Candidates:
 
     def _kept_copies(self, copying: Sequence[Suspect]) -> Variant:
         copies, replayed = KeptCopies(self._batches), self._replayed()
+        most = max(copying, key=lambda each: each.copy_seconds, default=None)
 
         def begin(patches: Patches) -> None:
             replayed.begin(patches)
@@ -326,10 +289,10 @@ class Candidates:
 
         return replace(
             replayed,
-            name="kept copies",
+            name=KEPT_COPIES,
             cause="transfer",
             what="batches kept in memory were used that had already been converted",
-            site=max(copying, key=lambda each: each.copy_seconds).site,
+            site=most.site if most is not None else None,
             begin=begin,
             against=REPLAY,
         )
@@ -341,6 +304,7 @@ class Candidates:
             what=f"{suspect.site.function} returned its results of an earlier step",
             site=suspect.site,
             begin=swap.replay,
+            shared=swap.exchanges > 0,
         )
 
 
@@ -353,3 +317,11 @@ def _steps_to_settle(feeds: Sequence[Feed]) -> int:
 
 def _tensors_of(optimizer: torch.optim.Optimizer) -> int:
     return sum(len(group["params"]) for group in optimizer.param_groups)
+
+
+def _largest(answers: list[dict[str, float]]) -> list[str]:
+    """Functions that take most of a step on any rank."""
+    most: dict[str, float] = {}
+    for each in answers:
+        most.update({key: max(seconds, most.get(key, 0.0)) for key, seconds in each.items()})
+    return sorted(most, key=lambda key: -most[key])[:MOST_SWAPS]

@@ -18,7 +18,7 @@ import logging
 import random
 import sys
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from types import CodeType, FrameType, FunctionType
 from typing import Any
 
@@ -26,6 +26,7 @@ import torch
 from torch.utils._pytree import tree_leaves
 
 from diagnose.measure.machine.device import Device
+from diagnose.measure.script.change.exchanges import call_counting
 from diagnose.measure.script.patches import Patches
 from diagnose.measure.script.watch.origins import MOST_KEPT, Feeds, nbytes_of
 from diagnose.measure.script.watch.suspects import Spine
@@ -90,7 +91,9 @@ def put_stand_in(patches: Patches, functions: Sequence[FunctionType], stand_in: 
 class Swap:
     """One function, first recorded and then replayed."""
 
-    def __init__(self, code: CodeType) -> None:
+    def __init__(self, code: CodeType, several_ranks: bool = False) -> None:
+        self.exchanges = 0  # with other ranks
+        self._counts = several_ranks
         self._functions = find_functions(code)
         self._results: list[Any] = []
         self._next = 0
@@ -108,7 +111,11 @@ class Swap:
         return bool(self._results) and not self.refused
 
     def _recorded(self, original: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        result = original(*args, **kwargs)
+        if self._counts:
+            result, exchanges = call_counting(original, args, kwargs)
+            self.exchanges += exchanges
+        else:
+            result = original(*args, **kwargs)
         if result is None:
             self.refused = "it returns nothing that could be kept"
         elif has_graph(result):
@@ -156,6 +163,7 @@ class LeftOut:
         self.code = code
         self.ran: list[float] = []
         self.left_out: list[float] = []
+        self.by_all = True  # every rank calls it, so all leave it out together
         self._functions = find_functions(code)
         self._order = random.Random(SEED)
         self._pair: list[bool] = []
@@ -163,6 +171,11 @@ class LeftOut:
         self._can_be_left_out = False
         self._leaves_out = False
         self._calls = 0
+        self._exchanges: int | None = None  # with other ranks, which would wait for them
+
+    @property
+    def name(self) -> str:
+        return f"{self.phase} {self.code.co_name} {self.code.co_filename}"
 
     def install(self, patches: Patches) -> None:
         put_stand_in(patches, self._functions, self._call)
@@ -185,8 +198,12 @@ class LeftOut:
         self._calls += 1
         if self._leaves_out:
             return self._result
-        result = self._result = original(*args, **kwargs)
-        self._can_be_left_out = not has_graph(result)
+        if self.by_all or self._exchanges is not None:
+            result = original(*args, **kwargs)
+        else:
+            result, self._exchanges = call_counting(original, args, kwargs)
+        self._result = result
+        self._can_be_left_out = not has_graph(result) and (self.by_all or not self._exchanges)
         return result
 
 
@@ -202,6 +219,15 @@ class Occasions:
             found.append(LeftOut(logging.Logger.handle.__code__, "logging"))
         self._found = found
         self._steps = 0
+
+    @property
+    def names(self) -> list[str]:
+        return [each.name for each in self._found]
+
+    def share(self, by_all: Collection[str]) -> None:
+        """What not every rank calls is only left out where no other rank takes part in it."""
+        for each in self._found:
+            each.by_all = each.name in by_all
 
     def install(self, patches: Patches) -> None:
         for each in self._found:

@@ -8,36 +8,54 @@ import time
 import torch
 
 from diagnose.measure.machine.device import Device
-from diagnose.measure.stages.precision import PROBE_SIDE, matmul_seconds
+from diagnose.measure.machine.products import float32_products, float32_setting, time_products
 from diagnose.records.script import Ceilings
 
 _COPIED_BYTES = 32 * 2**20
+# More than the second-level cache of any accelerator.
+_COPIED_BYTES_ACCELERATOR = 128 * 2**20
 # Larger than any block that the C library keeps for itself.
 _FRESH_BYTES = 40 * 2**20
 _COPIES = 5
 
 
 def measure_ceilings(device: Device) -> Ceilings:
+    """In a process that trains this needs up to 0.8 GB of an accelerator's free memory."""
+    allowed = float32_setting()
+    with float32_products("highest"):
+        full, double, low = (
+            _product_rate(device, each)
+            for each in (torch.float32, torch.float64, device.low_precision)
+        )
+    fewer_bits = 0.0
+    if device.kind == "cuda" or allowed != "highest":
+        with float32_products("high" if allowed == "highest" else allowed):
+            fewer_bits = _product_rate(device, torch.float32)
     return Ceilings(
-        flops_per_second=_product_rate(device, torch.float32),
-        double_flops_per_second=_product_rate(device, torch.float64),
-        low_flops_per_second=_product_rate(device, device.low_precision),
+        flops_per_second=full,
+        double_flops_per_second=double,
+        low_flops_per_second=low,
         bytes_per_second=_copy_rate(device),
         fresh_bytes_per_second=_fresh_rate() if device.is_cpu else 0.0,
+        tensor_float_flops_per_second=fewer_bits,
+        low_precision=str(device.low_precision).removeprefix("torch."),
     )
 
 
 def _product_rate(device: Device, dtype: torch.dtype) -> float:
     try:
-        seconds = min(matmul_seconds(device, dtype).values())
+        return time_products(device, dtype).flops_per_second
     except RuntimeError:  # a device without this type
         return 0.0
-    return 2.0 * PROBE_SIDE**3 / seconds if seconds else 0.0
 
 
 def _copy_rate(device: Device) -> float:
-    source = torch.ones(_COPIED_BYTES // 4, device=device.torch)
-    target = torch.empty_like(source)
+    nbytes = _COPIED_BYTES if device.is_cpu else _COPIED_BYTES_ACCELERATOR
+    try:
+        source = torch.ones(nbytes // 4, device=device.torch)
+        target = torch.empty_like(source)
+    except RuntimeError:  # the job has left no memory for it
+        return 0.0
     seconds = []
     for _ in range(_COPIES):
         device.synchronize()

@@ -15,6 +15,7 @@ import weakref
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from types import FrameType
 from typing import Any, Literal
 
 import torch
@@ -41,8 +42,11 @@ class Origins:
         self._switched_off: Patches | None = None
 
     def install(self, patches: Patches) -> None:
-        patches.put(torch.optim.Optimizer, "__init__", self._noting(self._note_optimizer))
-        patches.put(torch.nn.Module, "_apply", self._noting(self._note_conversion))
+        for owner, name, note in (
+            (torch.optim.Optimizer, "__init__", self._note_optimizer),
+            (torch.nn.Module, "_apply", self._note_conversion),
+        ):
+            patches.put(owner, name, self._noting(patches.safely(note)))
 
     def optimizer_spot(self, optimizer: torch.optim.Optimizer | None) -> Spot | None:
         return self._optimizers.get(id(optimizer)) if optimizer is not None else None
@@ -50,10 +54,13 @@ class Origins:
     def watch_autocast(self, patches: Patches, noted: Counter[Spot]) -> None:
         """Count which lines enter autocast."""
 
+        @patches.safely
+        def note(caller: FrameType) -> None:
+            noted.update(self._sources.spots(caller)[:1])
+
         def make(original: Any) -> Any:
             def enter(context: Any) -> Any:
-                spots = self._sources.spots(sys._getframe(1))
-                noted.update(spots[:1])
+                note(sys._getframe(1))
                 if self._switched_off is not None and context._enabled:
                     self._switched_off.set(context, "_enabled", False)
                 return original(context)
@@ -66,29 +73,29 @@ class Origins:
         """For whoever enters it from now on."""
         patches.set(self, "_switched_off", patches)
 
-    def _noting(self, note: Callable[[Any, Spot | None], None]) -> Callable[[Any], Any]:
+    def _noting(self, note: Callable[[Any, FrameType], None]) -> Callable[[Any], Any]:
         """A method that calls the original and then notes by whom it was called."""
 
         def make(original: Any) -> Any:
             @functools.wraps(original)
             def call(subject: Any, *args: Any, **kwargs: Any) -> Any:
                 result = original(subject, *args, **kwargs)
-                spots = self._sources.spots(sys._getframe(1))
-                note(subject, spots[0] if spots else None)
+                note(subject, sys._getframe(1))
                 return result
 
             return call
 
         return make
 
-    def _note_optimizer(self, optimizer: torch.optim.Optimizer, spot: Spot | None) -> None:
-        if spot is not None:
-            self._optimizers[id(optimizer)] = spot
+    def _note_optimizer(self, optimizer: torch.optim.Optimizer, caller: FrameType) -> None:
+        spots = self._sources.spots(caller)
+        if spots:
+            self._optimizers[id(optimizer)] = spots[0]
 
-    def _note_conversion(self, module: torch.nn.Module, spot: Spot | None) -> None:
+    def _note_conversion(self, module: torch.nn.Module, caller: FrameType) -> None:
         first = next(module.parameters(), None)
         if first is not None and first.dtype is torch.float64:
-            self.double_spot = spot
+            self.double_spot = next(iter(self._sources.spots(caller)), None)
 
 
 @dataclass(frozen=True)
@@ -151,8 +158,9 @@ class Feed:
 class Feeds:
     """Sees every DataLoader from its construction on, and serves kept batches on demand."""
 
-    def __init__(self, sources: Sources) -> None:
+    def __init__(self, sources: Sources, *, keeps: bool) -> None:
         self.mode: Mode = ""
+        self._keeps = keeps
         self.feeds: dict[Spot | int, Feed] = {}
         self._sources = sources
         # By what both a loader and its iterators hold: a loader may be gone while it is used.
@@ -161,17 +169,20 @@ class Feeds:
 
     def watch_construction(self, patches: Patches) -> None:
         """From before the script's first line on; it costs nothing per step."""
-        ours = self
+
+        @patches.safely
+        def note(loader: Any, caller: FrameType) -> None:
+            spots = self._sources.spots(caller)
+            # A loader class of the user's own ends here from its __init__.
+            made = _Made(spots[0] if spots else None, loader.batch_size)
+            with contextlib.suppress(TypeError):  # a sampler of the user's may be a plain list
+                self._made.setdefault(loader._index_sampler, made)
 
         def make(original: Any) -> Any:
             @functools.wraps(original)
             def construct(loader: Any, *args: Any, **kwargs: Any) -> None:
                 original(loader, *args, **kwargs)
-                spots = ours._sources.spots(sys._getframe(1))
-                # A loader class of the user's own ends here from its __init__.
-                made = _Made(spots[0] if spots else None, loader.batch_size)
-                with contextlib.suppress(TypeError):  # a sampler of the user's may be a plain list
-                    ours._made.setdefault(loader._index_sampler, made)
+                note(loader, sys._getframe(1))
 
             return construct
 
@@ -180,16 +191,20 @@ class Feeds:
     def watch_batches(self, patches: Patches) -> None:
         ours = self
 
+        @patches.safely
+        def note(iterator: Any, batch: Any, caller: FrameType) -> None:
+            feed = ours._feed(iterator)
+            if len(feed.callers) < MOST_KEPT:
+                feed.callers.update(ours._sources.spots(caller)[:1])
+            if ours._keeps:
+                feed.keep(batch)
+
         def make(original: Any) -> Any:
             def advance(iterator: Any) -> Any:
-                feed = ours._feed(iterator)
-                if ours.mode and id(feed) in ours._replayed:
+                if ours.mode and id(feed := ours._feed(iterator)) in ours._replayed:
                     return feed.serve(ours.mode)
                 batch = original(iterator)
-                if len(feed.callers) < MOST_KEPT:
-                    spots = ours._sources.spots(sys._getframe(1))
-                    feed.callers.update(spots[:1])
-                feed.keep(batch)
+                note(iterator, batch, sys._getframe(1))
                 return batch
 
             return advance

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any
 
 import torch
+from torch.utils._pytree import tree_leaves
 
-from diagnose.measure.machine.device import Device
+from diagnose.measure.machine.device import Device, open_visible_device
 from diagnose.measure.script.patches import Patches
 from diagnose.measure.script.watch.boundary import Boundary, Forwards
 from diagnose.measure.script.watch.growth import Growing
@@ -17,6 +19,7 @@ from diagnose.measure.script.watch.stacks import Seconds, Stacks, add_seconds
 from diagnose.measure.script.watch.suspects import Group, Judge, Spine, group_samples
 from diagnose.measure.script.watch.where import Sources, Spot, block_around
 from diagnose.measure.script.watch.work import StepWork
+from diagnose.records.header import Reading
 from diagnose.records.script import Ceilings, Change, Loader, Occasion, Phase, Site, Suspect, Window
 
 
@@ -26,12 +29,19 @@ class Instruments:
 
     patches: Patches
     sources: Sources
-    device: Device
     forwards: Forwards
     boundary: Boundary
     feeds: Feeds
     origins: Origins
     stacks: Stacks
+
+    @cached_property
+    def device(self) -> Device:
+        """Not before the first step: until then the script may choose its devices."""
+        return open_visible_device()
+
+
+NO_STEPS = Reading(None, "no step was timed")
 
 
 def _seconds() -> Seconds:
@@ -46,6 +56,7 @@ class Seen:
     steps: int = 0
     step_seconds: float = 0.0  # of the last one
     plain: list[float] = field(default_factory=list)
+    busy: Reading = NO_STEPS  # the share of them in which the device works
     all_plain: list[tuple[int, float]] = field(default_factory=list)  # with the unchanged windows
     hook_seconds: list[float] = field(default_factory=list)
     # Samples of the sampled steps, and of the unchanged windows later on.
@@ -59,15 +70,29 @@ class Seen:
     ends: set[Spot] = field(default_factory=set)  # on the stack where a step ends
     marks: set[tuple[Spot, ...]] = field(default_factory=set)  # and where a model is evaluated
     autocast: Counter[Spot] = field(default_factory=Counter)
-    trained_calls: int = 0
+    trained_calls: int = 0  # in sampled steps
+    training_calls: int = 0  # in all steps
+    rows: Counter[int] = field(default_factory=Counter)  # by model, in sampled steps
     works: list[StepWork] = field(default_factory=list)  # mapped steps
+    unmapped: str = ""  # why no step was mapped
+    tried: list[str] = field(default_factory=list)  # changes begun so far, in the user's words
     item_spot: Spot | None = None  # the hottest line of what a loader's workers do
     ceilings: Ceilings | None = None
     windows: list[Window] = field(default_factory=list)
     changes: list[Change] = field(default_factory=list)
     occasions: list[Occasion] = field(default_factory=list)
     fault: str = ""  # of this suite itself
-    failed: str = ""  # how the script failed under a change
+    watched: str = ""  # why nothing was changed
+    failed: str = ""  # how the script failed after a change
+
+    def note_rows(
+        self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> None:
+        """What a model is given to learn from; a loss is given what a model has made."""
+        tensors = (leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor))
+        first = next(tensors, None)
+        if first is not None and first.dim() and first.grad_fn is None:
+            self.rows[id(module)] += first.shape[0]
 
     @property
     def typical_seconds(self) -> float:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import sys
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import FrameType
@@ -19,10 +20,11 @@ from torch._C import _len_torch_dispatch_stack
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_leaves
 
-from diagnose.measure.lines.launches import Calls, Operators, Tally, Watch, count_trips
+from diagnose.measure.lines.launches import Asked, Calls, Operators, Tally, Watch, count_trips
 from diagnose.measure.lines.operators import Effect, operand_tensors
 from diagnose.measure.lines.source import Caller, Place
 from diagnose.measure.machine.device import Device
+from diagnose.measure.machine.products import precision_of
 from diagnose.measure.script.patches import Patches
 from diagnose.measure.script.watch.boundary import Forwards
 from diagnose.measure.script.watch.where import Sources, Spot
@@ -88,6 +90,15 @@ class LineWork:
     results: list[Result] = field(default_factory=list)
 
 
+class Amount(NamedTuple):
+    """What one call of a model was given."""
+
+    model: int
+    rows: int
+    tokens: int
+    learns: bool  # it is followed by a backward pass, if anything is
+
+
 @dataclass
 class StepWork:
     """One mapped step."""
@@ -95,6 +106,24 @@ class StepWork:
     lines: dict[Place | None, LineWork] = field(default_factory=dict)
     feeding: set[Spot] = field(default_factory=set)
     inputs: list[tuple[float, bytes]] = field(default_factory=list)
+    amounts: list[Amount] = field(default_factory=list)
+    flops: Counter[str] = field(default_factory=Counter)  # by precision
+
+    @property
+    def rows(self) -> int:
+        return self._most("rows")
+
+    @property
+    def tokens(self) -> int:
+        return self._most("tokens")
+
+    def _most(self, what: str) -> int:
+        """Over all calls of one model: of several models in a step the one that is given most."""
+        counted = [each for each in self.amounts if each.learns] or self.amounts
+        totals = Counter[int]()
+        for each in counted:
+            totals[each.model] += getattr(each, what)
+        return max(totals.values(), default=0)
 
     def line(self, place: Place | None) -> LineWork:
         line = self.lines.get(place)
@@ -115,14 +144,18 @@ class _Results(Operators):  # type: ignore[no-untyped-call]
         counting = sys.getprofile()
         sys.setprofile(None)
         try:
-            result = super().run(func, args, kwargs)
-            # What looking at them asks for is nobody's work.
-            with torch._C.DisableTorchFunction(), _without_modes():
-                inputs = operand_tensors((*args, *kwargs.values()))
-                self._step.note(inputs, operand_tensors((result,)))
+            return super().run(func, args, kwargs)
         finally:
             sys.setprofile(counting)
-        return result
+
+    def note(
+        self, asked: Asked, func: Any, args: Any, kwargs: Any, result: Any, seconds: float
+    ) -> None:
+        super().note(asked, func, args, kwargs, result, seconds)
+        # What looking at them asks for is nobody's work.
+        with torch._C.DisableTorchFunction(), _without_modes():
+            inputs = operand_tensors((*args, *kwargs.values()))
+            self._step.note(inputs, operand_tensors((result,)))
 
 
 def _without_modes() -> contextlib.AbstractContextManager[Any]:
@@ -142,6 +175,8 @@ class StepMap(Watch):
         self._forwards = forwards
         self._last: tuple[Caller, Place | None, Effect, float, bool] | None = None
         self._births: dict[int, frozenset[Spot]] = {}
+        self._patches = patches
+        self._numbers: set[int] = set()  # addresses of what may be token numbers
         self._running = {spot.place for spot in sources.spots(sys._getframe(1))}
         patches.on_undo(self._count)
         patches.enter(_Results(self))
@@ -156,6 +191,10 @@ class StepMap(Watch):
     ) -> None:
         super().record(caller, place, effect, seconds, backward)
         self._last = (caller, place, effect, seconds, backward)
+
+    def fail(self, error: Exception) -> None:
+        """Somebody's script goes on."""
+        self._patches.note_fault(error)
 
     def _count(self) -> None:
         for place, tally in self.tallies.items():
@@ -187,6 +226,11 @@ class StepMap(Watch):
             line.large_bytes += nbytes if nbytes >= LARGE_BYTES else 0
             line.new_bytes += nbytes if nbytes >= TRIMMED_BYTES and not backward else 0
         self._note_double(line, inputs, outputs, seconds)
+        if effect.flops and inputs:
+            precision = precision_of(self.device, effect.name, inputs[0].dtype)
+            self.work.flops[precision] += effect.flops
+        if effect.name == "embedding":
+            self._note_tokens(inputs)
         if backward or caller.updates_parameters:
             return
         if self._forwards.inside:
@@ -233,6 +277,12 @@ class StepMap(Watch):
 
     def _note_call(self, frame: FrameType, event: str, result: object) -> None:
         """For sys.setprofile: counts calls, and notes who hands out arrays that hold data."""
+        try:
+            self._note_event(frame, event, result)
+        except Exception as error:
+            self.fail(error)
+
+    def _note_event(self, frame: FrameType, event: str, result: object) -> None:
         if event == "call":
             self.lines.note_call(frame, event, result)
         elif event == "return" and result is not None and self._sources.is_users(frame.f_code):
@@ -247,7 +297,22 @@ class StepMap(Watch):
         if first is not None:
             with _disable_current_modes(), torch._C.DisableTorchFunction():
                 self.work.inputs.append(_fingerprint(first))
-            self.work.feeding |= self._births.get(_address(first), frozenset())
+            birth = self._births.get(_address(first))
+            self.work.feeding |= birth or frozenset()
+            # A loss is given what a model has made, which are no further samples.
+            if first.dim() and first.grad_fn is None and birth != frozenset():
+                learns = torch.is_grad_enabled()
+                self.work.amounts.append(Amount(id(module), first.shape[0], 0, learns))
+                whole = not first.is_floating_point() and not first.is_complex()
+                self._numbers = {_address(first)} if whole and first.dim() == 2 else set()
+
+    def _note_tokens(self, inputs: list[torch.Tensor]) -> None:
+        """Whole numbers of two dimensions that an embedding looks up are tokens."""
+        for each in inputs:
+            if _address(each) in self._numbers:
+                self._numbers.clear()
+                last = self.work.amounts[-1]
+                self.work.amounts[-1] = last._replace(tokens=each.numel())
 
 
 def find_repeated(steps: list[StepWork]) -> dict[Place, Repeated]:

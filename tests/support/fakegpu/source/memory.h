@@ -2,24 +2,21 @@
 
 #pragma once
 
+#include <ATen/core/CachingHostAllocator.h>
 #include <c10/core/CachingDeviceAllocator.h>
 #include <c10/util/Exception.h>
 
-#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 #include <mutex>
 #include <unordered_set>
 
+#include "cache.h"
+#include "device.h"
+
 namespace {
 
-const c10::Device kDevice(c10::DeviceType::PrivateUse1, 0);
 constexpr size_t kAlignment = 64; // what the vectorised CPU kernels like best
-
-void check_is_ours(c10::Device device) {
-  TORCH_CHECK(
-      device.index() <= 0, "there is one fakegpu, so ", device, " does not exist; use fakegpu:0");
-}
 
 void* allocate_host_bytes(size_t nbytes) {
   void* data = nullptr;
@@ -33,7 +30,8 @@ void* allocate_host_bytes(size_t nbytes) {
 
 struct Block {
   void* data;
-  size_t nbytes;
+  c10::DeviceIndex device;
+  Piece piece;
 };
 
 void free_block(void* context);
@@ -41,82 +39,114 @@ void free_block(void* context);
 class DeviceMemory final : public c10::DeviceAllocator {
  public:
   c10::DataPtr allocate(size_t nbytes) override {
+    const c10::Device device(kType, current_device);
     if (nbytes == 0) {
-      return {nullptr, kDevice};
+      return {nullptr, device};
     }
-    reserve(nbytes);
+    auto* block = new Block{nullptr, device.index(), reserve(device.index(), nbytes)};
     try {
-      auto* block = new Block{allocate_host_bytes(nbytes), nbytes};
-      return {block->data, block, &free_block, kDevice};
+      block->data = allocate_host_bytes(nbytes);
+      return {block->data, block, &free_block, device};
     } catch (...) {
-      release(nbytes);
+      release(*block);
+      delete block;
       throw;
     }
   }
 
-  void release(size_t nbytes) {
+  void release(const Block& block) {
     std::lock_guard<std::mutex> lock(mutex_);
-    bytes_.decrease(nbytes);
+    caches_[block.device].release(block.piece);
   }
 
   void set_limit(int64_t nbytes) {
     std::lock_guard<std::mutex> lock(mutex_);
-    limit_ = nbytes;
+    for (auto& cache : caches_) {
+      cache.limit = nbytes;
+    }
   }
 
   void copy_data(void* to, const void* from, size_t nbytes) const override {
     std::memcpy(to, from, nbytes);
   }
 
-  c10::CachingDeviceAllocator::DeviceStats getDeviceStats(c10::DeviceIndex) override {
+  c10::CachingDeviceAllocator::DeviceStats getDeviceStats(c10::DeviceIndex device) override {
     std::lock_guard<std::mutex> lock(mutex_);
+    const auto& cache = caches_[device];
     c10::CachingDeviceAllocator::DeviceStats stats;
     const auto total = static_cast<size_t>(c10::CachingAllocator::StatType::AGGREGATE);
-    stats.allocated_bytes[total] = bytes_;
-    stats.reserved_bytes[total] = bytes_; // nothing is cached, so both are the same
-    stats.num_ooms = refusals_;
+    stats.allocated_bytes[total] = cache.allocated;
+    stats.reserved_bytes[total] = cache.reserved;
+    stats.num_ooms = cache.refusals;
+    stats.num_alloc_retries = cache.retries;
+    stats.num_device_alloc = cache.driver_calls;
     return stats;
   }
 
-  void resetPeakStats(c10::DeviceIndex) override {
+  void resetPeakStats(c10::DeviceIndex device) override {
     std::lock_guard<std::mutex> lock(mutex_);
-    bytes_.reset_peak();
+    caches_[device].allocated.reset_peak();
+    caches_[device].reserved.reset_peak();
   }
 
-  void resetAccumulatedStats(c10::DeviceIndex) override {
+  void resetAccumulatedStats(c10::DeviceIndex device) override {
     std::lock_guard<std::mutex> lock(mutex_);
-    bytes_.reset_accumulated();
+    auto& cache = caches_[device];
+    cache.allocated.reset_accumulated();
+    cache.reserved.reset_accumulated();
+    cache.refusals = cache.retries = cache.driver_calls = 0;
   }
 
-  std::pair<size_t, size_t> getMemoryInfo(c10::DeviceIndex) override {
+  std::pair<size_t, size_t> getMemoryInfo(c10::DeviceIndex device) override {
     std::lock_guard<std::mutex> lock(mutex_);
-    return {std::max<int64_t>(limit_ - bytes_.current, 0), limit_};
+    const auto& cache = caches_[device];
+    return {std::max<int64_t>(cache.limit - cache.reserved.current, 0), cache.limit};
   }
 
   bool initialized() override {
     return true;
   }
 
-  void emptyCache(c10::MempoolId_t) override {}
+  void emptyCache(c10::MempoolId_t) override {
+    Instant idle{};
+    for (c10::DeviceIndex device = 0; device < device_count; ++device) {
+      idle = std::max(idle, timeline().end_of_all(device));
+    }
+    timeline().wait(idle);
+    std::lock_guard<std::mutex> lock(mutex_);
+    for (auto& cache : caches_) {
+      cache.give_back();
+    }
+  }
+
   void recordStream(const c10::DataPtr&, c10::Stream) override {}
 
  private:
-  void reserve(size_t nbytes) {
+  Piece reserve(c10::DeviceIndex device, size_t nbytes) {
     std::lock_guard<std::mutex> lock(mutex_);
-    if (bytes_.current + static_cast<int64_t>(nbytes) > limit_) {
-      ++refusals_;
+    auto& cache = caches_[device];
+    const auto before = cache.driver_calls;
+    auto piece = cache.take(nbytes, current_streams[device]);
+    if (!piece) {
+      // As CUDA does: nothing may be in use while memory goes back to the driver.
+      timeline().wait(timeline().end_of_all(device));
+      ++cache.retries;
+      cache.give_back();
+      piece = cache.take(nbytes, current_streams[device]);
+    }
+    Timeline::pass(Clock::now() + duration_of((cache.driver_calls - before) * times.segment));
+    if (!piece) {
+      ++cache.refusals;
       TORCH_CHECK_WITH(
           OutOfMemoryError, false,
           "fakegpu out of memory. Tried to allocate ", nbytes, " bytes; ",
-          bytes_.current, " of ", limit_, " bytes are in use.");
+          cache.allocated.current, " of ", cache.limit, " bytes are in use.");
     }
-    bytes_.increase(nbytes);
+    return *piece;
   }
 
   std::mutex mutex_;
-  c10::CachingAllocator::Stat bytes_;
-  int64_t limit_ = 0; // set by the Python side before the first tensor
-  int64_t refusals_ = 0;
+  std::array<Cache, kMostDevices> caches_;
 };
 
 // Never destroyed: the interpreter frees its last tensors after static destructors have run.
@@ -127,17 +157,17 @@ DeviceMemory& memory() {
 
 void free_block(void* context) {
   auto* block = static_cast<Block*>(context);
-  memory().release(block->nbytes);
+  memory().release(*block);
   std::free(block->data);
   delete block;
 }
 
-REGISTER_ALLOCATOR(c10::DeviceType::PrivateUse1, &memory());
+REGISTER_ALLOCATOR(kType, &memory());
 
 // ------------------------------------------------------------------ pinned (page-locked) memory
 
 // Ordinary host memory that remembers its addresses, so that Tensor.is_pinned tells the truth.
-class PinnedMemory final : public c10::Allocator {
+class PinnedMemory final : public at::HostAllocator {
  public:
   c10::DataPtr allocate(size_t nbytes) override {
     if (nbytes == 0) {
@@ -158,6 +188,17 @@ class PinnedMemory final : public c10::Allocator {
     std::memcpy(to, from, nbytes);
   }
 
+  // Values move at once, so memory is free to be used again as soon as it is released.
+  bool record_event(void*, void*, c10::Stream) override {
+    return true;
+  }
+  void empty_cache() override {}
+  at::HostStats get_stats() override {
+    return {};
+  }
+  void reset_accumulated_stats() override {}
+  void reset_peak_stats() override {}
+
   static PinnedMemory& instance() {
     static auto* const the_memory = new PinnedMemory();
     return *the_memory;
@@ -177,3 +218,7 @@ class PinnedMemory final : public c10::Allocator {
 };
 
 } // namespace
+
+namespace at {
+REGISTER_HOST_ALLOCATOR(kType, &PinnedMemory::instance());
+} // namespace at

@@ -10,10 +10,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
-from diagnose.commands.arguments import count, count_or_none, seed
-from diagnose.commands.keep import Keeper, complain
-from diagnose.commands.progress import Progress
-from diagnose.commands.rank_job import Launch, add_rank_options, follow, launch_ranks
+from diagnose.commands.shared.arguments import count, count_or_none, seed
+from diagnose.commands.shared.keep import Keeper, complain
+from diagnose.commands.shared.progress import Progress
+from diagnose.commands.shared.rank_job import Launch, add_rank_options, follow, launch_ranks
 from diagnose.measure.evaluation.partial import read_steps
 from diagnose.measure.ranks.job.ends import End, Outcome
 from diagnose.measure.session import Refused

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NoReturn
 
+from diagnose.records.diagnosis import Gate
 from diagnose.records.exit_codes import USAGE
+from diagnose.records.script import CAUSES, Cause
 
 LARGEST_COUNT = 2**31 - 1
 # torch takes seeds below 2**63; ranks add their number to it.
@@ -107,6 +110,31 @@ def add_seconds(
     parser: argparse.ArgumentParser, name: str, text: str, default: float | None = None
 ) -> None:
     add_number(parser, name, text, kind=positive, default=default, metavar="SECONDS")
+
+
+def gate(text: str) -> Gate:
+    """input>10%, any>5%: the share of a step that a cause may take."""
+    found = re.fullmatch(r"([a-z]+)>(\d+(?:\.\d+)?)%", text.replace(" ", ""))
+    causes: dict[str, Cause | None] = {each: each for each in CAUSES if each != "compute"}
+    causes["any"] = None
+    if found is None or found[1] not in causes or float(found[2]) > 100:
+        raise argparse.ArgumentTypeError(
+            f"'{text}' is not a gate; write a cause and a percentage, such as 'input>10%'; the "
+            f"causes are {', '.join(causes)}"
+        )
+    return Gate(causes[found[1]], float(found[2]) / 100)
+
+
+def add_gate_option(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--fail-on",
+        type=gate,
+        action="append",
+        default=[],
+        metavar="CAUSE>PERCENT",
+        help="exit with 1 if this cause takes more of a step, all of its interval included, such "
+        "as 'input>10%%' or 'any>5%%'; with 3 if that is not certain; may be given several times",
+    )
 
 
 def add_reports_option(parser: argparse.ArgumentParser) -> None:

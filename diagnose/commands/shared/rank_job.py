@@ -14,9 +14,9 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from diagnose.commands.arguments import add_effort_options, add_report_options, add_seconds
-from diagnose.commands.keep import complain, keep_report
-from diagnose.commands.progress import Progress
+from diagnose.commands.shared.arguments import add_effort_options, add_report_options, add_seconds
+from diagnose.commands.shared.keep import complain, keep_report
+from diagnose.commands.shared.progress import Progress
 from diagnose.measure.ranks.job.ends import Outcome
 from diagnose.measure.ranks.job.rendezvous import Place, Refusal, read_place
 from diagnose.measure.ranks.job.supervise import OnLine, run_locally, supervise

@@ -1,0 +1,44 @@
+"""How long does a step of a script take by the device's own clock?
+
+    python -m bench.planted_async.clock SCRIPT STEPS
+
+runs the script unchanged, and prints one JSON object after the script's own output. A step ends
+where the last kernel of its optimizer ends; nothing is waited for in between.
+"""
+
+from __future__ import annotations
+
+import json
+import runpy
+import sys
+from typing import Any
+
+import torch
+from torch.optim.optimizer import register_optimizer_step_post_hook
+
+# Until queue, caches and allocator are what they will be.
+WARM_UP = 8
+
+
+def main(script: str, steps: int) -> None:
+    device: Any = torch.get_device_module("fakegpu")
+    launched: list[int] = []
+    register_optimizer_step_post_hook(lambda *_: launched.append(device.kernel_count()))
+    sys.argv = [script, "--steps", str(steps)]
+    runpy.run_path(script, run_name="__main__")
+    torch.accelerator.synchronize()
+    first, last = launched[WARM_UP - 1], launched[-1]
+    begin, *kernels = device.kernel_log(first - 1)[: last - first + 1]
+    span = kernels[-1].end - begin.end
+    busy, until = 0.0, begin.end
+    for kernel in sorted(kernels, key=lambda each: each.start):
+        busy += max(kernel.end - max(kernel.start, until), 0.0)
+        until = max(until, kernel.end)
+    count = len(launched) - WARM_UP
+    print(
+        json.dumps({"seconds": span / count, "busy": busy / span, "kernels": len(kernels) / count})
+    )
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]))

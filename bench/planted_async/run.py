@@ -1,0 +1,91 @@
+"""What is each repair worth on the simulated device, by the device's own clock?
+
+    PYTHONPATH=$(make -s fakegpu) TORCH_DEVICE_BACKEND_AUTOLOAD=1 \\
+        python -m bench.planted_async.run [NAME...]
+
+The device is simulated (tests/support/fakegpu): its figures say whether a tool is right about
+this device, and nothing about any hardware.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from bench.planted_async.truth import CASES, Timed
+from diagnose.measure.jobs import ROOT
+from diagnose.measure.twins.cases import fixed_script
+
+STEPS = 40
+DEADLINE_SECONDS = 300
+
+
+@dataclass(frozen=True)
+class Side:
+    """One twin: seconds of a step, share of the time that the device was busy, its last line."""
+
+    seconds: float
+    busy: float
+    kernels: float
+    printed: str
+
+
+@dataclass(frozen=True)
+class Truth:
+    """Both twins, and how many steps of the slow one a step of the repaired one replaces."""
+
+    slow: Side
+    fixed: Side
+    fixed_work: int
+
+    @property
+    def gain_seconds(self) -> float:
+        """Of one step of the slow twin."""
+        return self.slow.seconds - self.fixed.seconds / self.fixed_work
+
+    @property
+    def gain_share(self) -> float:
+        return self.gain_seconds / self.slow.seconds
+
+
+def measure(timed: Timed, environment: Mapping[str, str], steps: int = STEPS) -> Truth:
+    with TemporaryDirectory() as scratch:
+        slow, fixed = (
+            _run(script, {**environment, "FAKEGPU_PROFILE": timed.profile}, steps)
+            for script in (timed.case.slow, fixed_script(timed.case, Path(scratch)))
+        )
+    return Truth(slow, fixed, timed.case.fixed_work)
+
+
+def _run(script: Path, environment: Mapping[str, str], steps: int) -> Side:
+    done = subprocess.run(
+        [sys.executable, "-m", "bench.planted_async.clock", str(script), str(steps)],
+        cwd=ROOT, env=dict(environment), capture_output=True, text=True, check=False,
+        timeout=DEADLINE_SECONDS,
+    )  # fmt: skip
+    if done.returncode != 0:
+        raise RuntimeError(f"{script} failed:\n{done.stderr}")
+    *_, printed, measured = done.stdout.splitlines()
+    return Side(**json.loads(measured), printed=printed)
+
+
+def main(names: list[str]) -> None:
+    print(f"{'script':28}{'profile':>8}{'slow ms':>10}{'busy':>7}{'fixed ms':>10}{'gain':>7}")
+    for timed in CASES:
+        if names and timed.case.name not in names:
+            continue
+        truth = measure(timed, os.environ)
+        print(
+            f"{timed.case.name:28}{timed.profile:>8}{truth.slow.seconds * 1e3:10.2f}"
+            f"{truth.slow.busy:7.0%}{truth.fixed.seconds * 1e3:10.2f}{truth.gain_share:7.0%}"
+        )
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,212 @@
+"""What does `diagnose prove` say of pairs whose truth is known? Goes on where it was interrupted.
+
+    python -m bench.prove.pairs --kind planted             # every slow script against its repair
+    python -m bench.prove.pairs --kind sabotaged           # twins that compute something else
+    python -m bench.prove.pairs --kind equal --runs 200    # planted scripts against themselves
+
+Every answer is kept in bench/prove/pairs.json as soon as it is there; pairs.md is made of it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from bench.planted.truth import CASES
+from bench.prove.rule import share_interval
+from diagnose.measure.twins.cases import Case, find_lines, fixed_script
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
+TRAIN = HERE / "sabotage" / "train.py"
+TIMEOUT_SECONDS = 900
+
+
+class Sabotage(NamedTuple):
+    """What is changed in the small script, and the first step that must differ."""
+
+    name: str
+    old: str
+    new: str
+    step: int | None  # None: a change that only rounds
+
+
+SABOTAGES = (
+    Sabotage("wrong mask", "< lengths[:, None]", "<= lengths[:, None]", 1),
+    Sabotage("dropped term", "        loss = loss + 1e-3 * scores.square().mean()\n", "", 1),
+    Sabotage("skipped batch", "    place += 16", "    place += 32 if step == 7 else 16", 9),
+    Sabotage("changed seed", "manual_seed(0)", "manual_seed(1)", 1),
+    # As published: the places of the first row, for all rows.
+    Sabotage(
+        "index_copy_ of one row",
+        "        for row in range(len(tokens)):\n"
+        "            tokens[row, places[row]] = self.prompts\n",
+        "        tokens.index_copy_(1, places[0], self.prompts.expand(len(tokens), 2, WIDTH))\n",
+        1,
+    ),
+    # What a no_sync around the wrong half does: only the last part's gradients count.
+    Sabotage(
+        "lost gradients",
+        "    for part in rows.chunk(2):\n",
+        "    for part in rows.chunk(2):\n        optimizer.zero_grad()\n",
+        1,
+    ),
+    Sabotage(
+        "another order of a sum",
+        "hidden.sum(1)",
+        "(hidden[:, ::2].sum(1) + hidden[:, 1::2].sum(1))",
+        None,
+    ),
+)
+
+
+class Pair(NamedTuple):
+    """Two scripts, and what is expected of them."""
+
+    name: str
+    before: Path
+    after: Path
+    judge: Callable[[dict[str, Any]], dict[str, bool]]
+
+
+def planted_pairs(folder: Path) -> Iterator[Pair]:
+    for case in CASES:
+        if case.ranks == 1 and case.repair.exists():
+            fixed = fixed_script(case, folder)
+            yield Pair(case.name, case.slow, fixed, partial(judge_planted, case))
+
+
+def judge_planted(case: Case, said: dict[str, Any]) -> dict[str, bool]:
+    verdict, equal = said["speed"]["verdict"], said["equality"]["verdict"]
+    found = {"speed": verdict in (("SAME", "INCONCLUSIVE") if case.is_healthy else ("FASTER",))}
+    if case.tolerance is not None:
+        found["results"] = equal in ("EQUAL", "EQUAL WITHIN ROUNDING")
+    if not case.is_healthy:
+        marks = {(each.file, n) for each in case.culprits for n in find_lines(case, each)}
+        named = [each for each in said["lines"] if each["before_ms"] > each["after_ms"]][:1]
+        found["line"] = any(
+            each["file"].endswith(f"{case.name}/{file}") and each["line"] == line
+            for each in named
+            for file, line in marks
+        )
+    return found
+
+
+def sabotaged_pairs(folder: Path) -> Iterator[Pair]:
+    text = TRAIN.read_text(encoding="utf-8")
+    for each in SABOTAGES:
+        assert text.count(each.old) == 1, each.name
+        path = folder / f"{each.name.replace(' ', '_')}.py"
+        path.write_text(text.replace(each.old, each.new), encoding="utf-8")
+        yield Pair(each.name, TRAIN, path, partial(judge_sabotage, each))
+
+
+def judge_sabotage(sabotage: Sabotage, said: dict[str, Any]) -> dict[str, bool]:
+    equality = said["equality"]
+    if sabotage.step is None:
+        return {"results": equality["verdict"] == "EQUAL WITHIN ROUNDING"}
+    return {"results": equality["step"] == sabotage.step}
+
+
+def equal_pairs(runs: int) -> Iterator[Pair]:
+    scripts = [case for case in CASES if case.ranks == 1]
+    for number in range(runs):
+        case = scripts[number % len(scripts)]
+        yield Pair(f"{case.name} {number // len(scripts) + 1}", case.slow, case.slow, judge_equal)
+
+
+def judge_equal(said: dict[str, Any]) -> dict[str, bool]:
+    return {
+        "speed": said["speed"]["verdict"] in ("SAME", "INCONCLUSIVE"),
+        "results": said["equality"]["verdict"] in ("EQUAL", "EQUAL WITHIN ROUNDING"),
+    }
+
+
+def ask(pair: Pair, options: Sequence[str]) -> dict[str, Any]:
+    words = [sys.executable, "-m", "diagnose", "prove", str(pair.before), str(pair.after)]
+    done = subprocess.run(
+        [*words, "--json", "-", *options],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_SECONDS,
+        check=False,
+    )
+    if not done.stdout:
+        raise SystemExit(f"{pair.name}: {done.stderr.strip()}")
+    said: dict[str, Any] = json.loads(done.stdout)
+    return said
+
+
+def write_page(kept: dict[str, dict[str, Any]]) -> str:
+    lines = ["# What does `diagnose prove` say of pairs whose truth is known?", ""]
+    lines.append("Written by `python -m bench.prove.pairs`.")
+    for kind, pairs in kept.items():
+        lines += ["", f"## {kind.capitalize()}", "", "| asked | right |", "| :-- | --: |"]
+        for what in ("speed", "results", "line"):
+            answers = [each["right"][what] for each in pairs.values() if what in each["right"]]
+            if answers:
+                share = share_interval(sum(answers), len(answers))
+                lines.append(f"| {what} | {sum(answers)} of {len(answers)}: {share} |")
+        lines += ["", "| pair | speed | ratio | results | line | wrong |"]
+        lines.append("| :-- | :-- | --: | :-- | :-- | :-- |")
+        for name, each in pairs.items():
+            wrong = ", ".join(what for what, right in each["right"].items() if not right)
+            cells = (each[part] for part in ("speed", "ratio", "results", "line"))
+            lines.append(f"| {name} | {' | '.join(cells)} | {wrong} |")
+    return "\n".join(lines) + "\n"
+
+
+def shorten(pair: Pair, said: dict[str, Any]) -> dict[str, Any]:
+    speed, equality, lines = said["speed"], said["equality"], said["lines"]
+    ratio = "" if speed["ratio"] is None else f"{speed['ratio']:.3f}"
+    if speed["ratio_ci"]:
+        ratio += " [{:.3f}, {:.3f}]".format(*speed["ratio_ci"])
+    step = equality["step"]
+    return {
+        "right": pair.judge(said),
+        "speed": speed["verdict"],
+        "ratio": ratio,
+        "blocks": speed["blocks"],
+        "results": f"DIVERGES AT STEP {step}" if step else equality["verdict"],
+        "line": f"`{Path(lines[0]['file']).name}:{lines[0]['line']}`" if lines else "",
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--kind", choices=("planted", "sabotaged", "equal"), default="planted")
+    parser.add_argument("--only", nargs="+", default=[], metavar="PART")
+    parser.add_argument("--runs", type=int, default=200, help="of equal pairs")
+    parser.add_argument("--seconds", default="30", help="that each pair is timed at most")
+    parser.add_argument("--output", type=Path, default=HERE / "pairs.json")
+    options = parser.parse_args()
+    exists = options.output.exists()
+    kept = json.loads(options.output.read_text(encoding="utf-8")) if exists else {}
+    known = kept.setdefault(options.kind, {})
+    with tempfile.TemporaryDirectory() as folder:
+        pairs = {
+            "planted": lambda: planted_pairs(Path(folder)),
+            "sabotaged": lambda: sabotaged_pairs(Path(folder)),
+            "equal": lambda: equal_pairs(options.runs),
+        }[options.kind]()
+        for pair in pairs:
+            chosen = not options.only or any(part in pair.name for part in options.only)
+            if pair.name in known or not chosen:
+                continue
+            known[pair.name] = shorten(pair, ask(pair, ["--seconds", options.seconds]))
+            options.output.write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
+            page = options.output.with_suffix(".md")
+            page.write_text(write_page(kept), encoding="utf-8")
+            print(pair.name, known[pair.name], flush=True)
+
+
+if __name__ == "__main__":
+    main()

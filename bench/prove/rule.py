@@ -1,0 +1,232 @@
+"""How often is the rule that stops a comparison wrong, and how many blocks does it need?
+
+    python -m bench.prove.rule
+
+Simulated machines whose truth is known, with spikes, drift, a busy neighbor and heavy tails; and
+the blocks of every committed `optimize.json`, judged again. Writes what it finds to
+bench/prove/rule.md, with the 95 % interval of every share.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import statistics
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from diagnose.measure.optimize.experiment import FEWEST_BLOCKS, PRECISE_SHARE
+from diagnose.records.sequential import Block, decide, ratio_interval
+from diagnose.records.stats import SMALLEST_MARGIN, log_ratio_interval
+
+HERE = Path(__file__).resolve().parent
+REPORTS = HERE.parents[1] / "reports"
+MOST_BLOCKS = 60
+NOISE = 0.02
+MACHINES = ("quiet", "noisy", "drift", "neighbor", "spikes", "heavy tails")
+EFFECTS = (1.03, 1.05, 1.2, 2.0)
+
+Series = NDArray[np.floating[Any]]
+Rule = Callable[[Sequence[Block]], str]
+
+
+class Session(NamedTuple):
+    """One comparison, from its first block to its verdict."""
+
+    verdict: str
+    blocks: int
+    covered: bool
+
+
+def simulate(machine: str, dice: np.random.Generator) -> Series:
+    """Logarithms of the times of all windows, in blocks of three, of two equal sides."""
+    count = 3 * MOST_BLOCKS
+    spread = 4 * NOISE if machine == "noisy" else NOISE
+    noise: Series = dice.normal(0, spread, count)
+    if machine == "drift":
+        noise = noise + np.linspace(0, 0.3, count) * dice.choice([-1, 1])
+    elif machine == "neighbor":
+        level, memory = dice.normal(0, 0.05), 0.9
+        for index in range(count):
+            level = memory * level + dice.normal(0, NOISE)
+            noise[index] += level
+    elif machine == "spikes":
+        noise = noise + (dice.random(count) < 0.15) * dice.exponential(0.3, count)
+    elif machine == "heavy tails":
+        noise = NOISE * dice.standard_t(2, count)
+    return noise.reshape(MOST_BLOCKS, 3)
+
+
+def anytime(blocks: Sequence[Block]) -> str:
+    return decide(ratio_interval(blocks))
+
+
+def todays(blocks: Sequence[Block]) -> str:
+    """Stops on the width of the interval, then judges it once; uses one window of two."""
+    if len(blocks) < FEWEST_BLOCKS:
+        return "INCONCLUSIVE"
+    before, again, after = ([block[side] for block in blocks] for side in range(3))
+    control, result = log_ratio_interval(before, again), log_ratio_interval(before, after)
+    assert control.low is not None
+    assert control.high is not None
+    assert result.low is not None
+    assert result.high is not None
+    margin = max(SMALLEST_MARGIN, abs(control.low), abs(control.high))
+    wanted = max(margin / 2, PRECISE_SHARE * abs(result.center))
+    half = (result.high - result.low) / 2
+    if half > wanted and len(blocks) < MOST_BLOCKS:
+        return "INCONCLUSIVE"
+    if result.low > math.log1p(margin):
+        return "FASTER"
+    if result.high < -math.log1p(margin):
+        return "SLOWER"
+    return "SAME" if max(-result.low, result.high) <= math.log1p(margin) else "UNDECIDED"
+
+
+def run_session(rule: Rule, blocks: Sequence[Block], truth: float, first: int = 4) -> Session:
+    """Looks after every block, and stops at the first verdict."""
+    verdict, seen = "INCONCLUSIVE", len(blocks)
+    for seen in range(min(first, len(blocks)), len(blocks) + 1):
+        verdict = rule(blocks[:seen])
+        if verdict != "INCONCLUSIVE":
+            break
+    interval = ratio_interval(blocks[:seen])
+    covered = interval.ends is None or interval.ends[0] <= truth <= interval.ends[1]
+    return Session(verdict, seen, covered)
+
+
+def sessions(rule: Rule, machine: str, truth: float, count: int) -> Iterator[Session]:
+    dice = np.random.default_rng([MACHINES.index(machine), round(1000 * truth)])
+    for _ in range(count):
+        # The order within a block is random, as it is measured.
+        times = np.exp(dice.permuted(simulate(machine, dice), axis=1))
+        times[:, 2] /= truth
+        yield run_session(rule, [Block(*map(float, row)) for row in times], truth)
+
+
+def share_interval(hits: int, count: int) -> str:
+    """A share with its exact 95 % interval (Clopper and Pearson), by bisection."""
+    low = 0.0 if hits == 0 else _bisect(lambda p: _at_least(hits, count, p) < 0.025)
+    high = 1.0 if hits == count else _bisect(lambda p: _at_least(hits + 1, count, p) < 0.975)
+    return f"{100 * hits / count:.2f} % [{100 * low:.2f}, {100 * high:.2f}]"
+
+
+def _at_least(hits: int, count: int, chance: float) -> float:
+    terms = (
+        math.exp(
+            math.lgamma(count + 1)
+            - math.lgamma(k + 1)
+            - math.lgamma(count - k + 1)
+            + k * math.log(chance)
+            + (count - k) * math.log1p(-chance)
+        )
+        for k in range(hits)
+    )
+    return 1 - math.fsum(terms)
+
+
+def _bisect(is_below: Callable[[float], bool]) -> float:
+    low, high = 0.0, 1.0
+    for _ in range(50):
+        middle = (low + high) / 2
+        low, high = (middle, high) if is_below(middle) else (low, middle)
+    return low
+
+
+def equal_table(count: int) -> list[str]:
+    lines = [
+        "| machine | false verdict | interval misses | no difference proven | median blocks |",
+        "| :-- | --: | --: | --: | --: |",
+    ]
+    false = missed = 0
+    for machine in MACHINES:
+        found = list(sessions(anytime, machine, 1.0, count))
+        wrong = sum(each.verdict in ("FASTER", "SLOWER") for each in found)
+        out = sum(not each.covered for each in found)
+        false, missed = false + wrong, missed + out
+        same = sum(each.verdict == "SAME" for each in found)
+        blocks = statistics.median(each.blocks for each in found)
+        lines.append(
+            f"| {machine} | {share_interval(wrong, count)} | {share_interval(out, count)} "
+            f"| {100 * same / count:.0f} % | {blocks:.0f} |"
+        )
+    total = count * len(MACHINES)
+    lines.append(f"| all | {share_interval(false, total)} | {share_interval(missed, total)} | | |")
+    return lines
+
+
+def effect_table(count: int) -> list[str]:
+    lines = [
+        "| machine | ratio | found | wrong | median blocks | found by the rule of `optimize` "
+        "| its median blocks |",
+        "| :-- | --: | --: | --: | --: | --: | --: |",
+    ]
+    for machine in MACHINES:
+        for truth in EFFECTS:
+            new = list(sessions(anytime, machine, truth, count))
+            old = list(sessions(todays, machine, truth, count))
+            found, before = (sum(e.verdict == "FASTER" for e in each) for each in (new, old))
+            wrong = sum(each.verdict in ("SLOWER", "SAME") for each in new)
+            blocks = [statistics.median(e.blocks for e in each) for each in (new, old)]
+            lines.append(
+                f"| {machine} | {truth:g} | {100 * found / count:.0f} % "
+                f"| {share_interval(wrong, count)} | {blocks[0]:.0f} "
+                f"| {100 * before / count:.0f} % | {blocks[1]:.0f} |"
+            )
+    return lines
+
+
+def replay_table() -> list[str]:
+    """Every comparison that was kept, judged by both rules on the same blocks."""
+    both: Counter[tuple[str, str]] = Counter()
+    needed: list[tuple[int, int]] = []
+    for path in sorted(REPORTS.glob("*/optimize.json")):
+        for each in json.loads(path.read_text(encoding="utf-8"))["comparisons"]:
+            sides = [each.get(name) for name in ("before", "control", "after")]
+            if not all(sides):
+                continue
+            times = [
+                [seconds / timing["steps_per_slot"] for seconds in timing["slot_seconds"]]
+                for timing in (side["timing"] for side in sides)
+            ]
+            blocks = [Block(*row) for row in zip(*times, strict=False)]
+            new, old = (run_session(rule, blocks, 1.0) for rule in (anytime, todays))
+            both[old.verdict, new.verdict] += 1
+            needed.append((old.blocks, new.blocks))
+    lines = ["| rule of `optimize` | anytime rule | comparisons |", "| :-- | :-- | --: |"]
+    lines += [f"| {old} | {new} | {count} |" for (old, new), count in sorted(both.items())]
+    if needed:
+        old_median, new_median = (statistics.median(side) for side in zip(*needed, strict=True))
+        lines.append(f"| median blocks {old_median:g} | {new_median:g} | {len(needed)} |")
+    return lines
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    text = "comparisons of two equal sides on each machine (default: %(default)s)"
+    parser.add_argument("--sessions", type=int, default=1700, help=text)
+    parser.add_argument("--output", type=Path, default=HERE / "rule.md")
+    options = parser.parse_args()
+    effects = max(1, options.sessions // 20)
+    blocks = [
+        "# How often is the anytime rule wrong?",
+        f"Written by `python -m bench.prove.rule --sessions {options.sessions}`. "
+        f"Two equal sides, {options.sessions} comparisons on each simulated machine, up to "
+        f"{MOST_BLOCKS} blocks, looked at after every one:",
+        "\n".join(equal_table(options.sessions)),
+        f"A real difference, {effects} comparisons each, beside the rule that `optimize` has:",
+        "\n".join(effect_table(effects)),
+        "The blocks of every committed `optimize.json`, judged again:",
+        "\n".join(replay_table()),
+    ]
+    options.output.write_text("\n\n".join(blocks) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

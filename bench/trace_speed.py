@@ -1,0 +1,95 @@
+"""How fast is a large trace read, and in how much memory? A generated file of so many megabytes.
+
+python -m bench.trace_speed [MEGABYTES]
+"""
+
+from __future__ import annotations
+
+import json
+import resource
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+_KERNEL = (
+    "void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float>, "
+    "std::array<char*, 3ul> >(int, at::native::CUDAFunctor_add<float>, std::array<char*, 3ul>)"
+)
+_SITES = ("train.py(12): train", "model.py(40): forward", "torch/nn/modules/module.py(1): _call")
+
+
+def write_trace(path: Path, megabytes: int) -> None:
+    """Steps as a profiler writes them with lines and shapes: frames, operators, calls, kernels."""
+    wanted, at, step, link = megabytes * 10**6, 1.7e15, 0, 0
+    with path.open("w", encoding="utf-8") as file:
+        file.write('{"schemaVersion": 1, "deviceProperties": [], "traceEvents": [\n')
+        while file.tell() < wanted:
+            begin, step = at, step + 1
+            events = []
+            for layer in range(400):
+                link, at = link + 1, at + 50
+                ids = {"External id": link, "Sequence number": link, "Record function id": 0}
+                shapes = {
+                    "Concrete Inputs": ["", ""],
+                    "Input type": ["float", "float"],
+                    "Input Strides": [[1024, 1], [64, 1]],
+                    "Input Dims": [[64, 1024], [1024, 64]],
+                    "Ev Idx": link,
+                }
+                call = {"cbid": 211, "correlation": link, "External id": link}
+                frame = {"Python parent id": link, "Python id": link + 1, "Ev Idx": link}
+                device = {
+                    "External id": link,
+                    "queued": 0,
+                    "device": 0,
+                    "context": 1,
+                    "stream": 7,
+                    "correlation": link,
+                    "registers per thread": 32,
+                    "shared memory": 2112,
+                    "blocks per SM": 47.5,
+                    "warps per SM": 380.1,
+                    "grid": [64, 1, 1],
+                    "block": [256, 1, 1],
+                    "est. achieved occupancy %": 100,
+                }
+                events += [
+                    _event("python_function", _SITES[layer % 3], at, 45.0, frame),
+                    _event("python_function", "<built-in function isinstance>", at, 5.0, frame),
+                    _event("cpu_op", "aten::mm", at + 5, 30.0, ids | shapes),
+                    _event("cuda_runtime", "cudaLaunchKernel", at + 9, 6.0, call),
+                    _event("kernel", _KERNEL, at + 20, 25.0, device),
+                ]
+            lasts = at + 50 - begin
+            events.append(_event("user_annotation", f"ProfilerStep#{step}", begin, lasts))
+            for each in events:
+                file.write(json.dumps(each, indent=2) + ",\n")
+        file.write('{"ph": "M", "name": "end", "pid": 7}\n]}\n')
+
+
+def _event(
+    category: str, name: str, at: float, lasts: float, args: dict[str, Any] | None = None
+) -> dict[str, Any]:
+    head = {"ph": "X", "cat": category, "name": name, "pid": 7, "tid": 7}
+    return {**head, "ts": at, "dur": lasts, "args": args or {}}
+
+
+def main() -> int:
+    megabytes = int(sys.argv[1]) if len(sys.argv) > 1 else 500
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "trace.json"
+        write_trace(path, megabytes)
+        command = [sys.executable, "-m", "diagnose", "trace", "--json", "-", str(path)]
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        size = path.stat().st_size / 1e6
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    seconds = used.ru_utime + used.ru_stime  # of one core, whoever else is on the machine
+    rate, peak = size / seconds, used.ru_maxrss / 1e3
+    print(f"{size:.0f} MB in {seconds:.1f} s of one core: {rate:.0f} MB/s, at most {peak:.0f} MB")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""Why is a job slow, as far as its trace shows?"""

@@ -1,0 +1,1 @@
+"""What verbs share: their words, their output, and how nothing is lost."""

@@ -1,0 +1,287 @@
+"""What are the two sides? Two commits, two files, or one script with and without a change.
+
+Each side has its own copy of the tracked files, so that neither writes into the other's, nor into
+the user's; data that git does not track, and large files, are linked. Loads no torch.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from diagnose.measure.script.put_back import Watch
+from diagnose.measure.session import Refused
+from diagnose.records.prove import AFTER, BEFORE, Edit
+
+# Larger files are data, tracked or not.
+LARGEST_COPIED_BYTES = 16 * 2**20
+GIT_SECONDS = 600
+
+
+@dataclass(frozen=True)
+class Request:
+    """What is to be compared, as the user named it."""
+
+    names: tuple[str, ...]  # two commits, two files or one file
+    script: str = ""  # of two commits
+    arguments: tuple[str, ...] = ()
+    change: str = ""
+
+
+@dataclass(frozen=True)
+class Copy:
+    """One side on disk."""
+
+    name: str
+    title: str
+    script: Path
+    cwd: Path
+    copies: Mapping[str, str]  # folders of the user's, and where this side has them
+    aside: Path  # what a script does to a linked file is undone from here
+    change: str = ""
+
+    def find(self, file: Path) -> Path:
+        """Where this side has a file of the user's."""
+        for folder, copy in self.copies.items():
+            if file.is_relative_to(folder):
+                return Path(copy) / file.relative_to(folder)
+        return file
+
+    def show(self, file: str) -> str:
+        """A file of this side, as the user knows it."""
+        path = self.cwd / file
+        for folder, copy in self.copies.items():
+            if path.is_relative_to(copy):
+                return os.path.relpath(Path(folder) / path.relative_to(copy))
+        return file
+
+
+@dataclass(frozen=True)
+class Sides:
+    """Both, and how their files differ."""
+
+    before: Copy
+    after: Copy
+    arguments: tuple[str, ...]
+    edits: tuple[Edit, ...] = ()
+    notes: tuple[str, ...] = field(default=())
+
+
+@contextlib.contextmanager
+def open_sides(request: Request) -> Iterator[Sides]:
+    """The copies, which are gone after the block, however it ends."""
+    here = Path.cwd().resolve()
+    root = _top(here)
+    with contextlib.ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="diagnose-prove-")))
+        folder = folder.resolve()
+        notes: list[str] = []
+        commits: list[str] = []
+        if request.script:
+            if root is None:
+                raise Refused("two commits are compared inside a git repository; this is none")
+            commits = [_commit(root, each) for each in request.names]
+            script = _inside(here / request.script, root)
+            made = [
+                stack.enter_context(_worktree(root, commit, folder / name))
+                for name, commit in zip((BEFORE, AFTER), commits, strict=True)
+            ]
+            scripts, titles = [script, script], [*request.names]
+            if _git(root, "status", "--porcelain", "--untracked-files=no"):
+                notes.append("the working tree has uncommitted changes, which are in neither side")
+        else:
+            files = [(here / each).resolve() for each in (*request.names, request.names[-1])[:2]]
+            for each in files:
+                if not each.is_file():
+                    raise Refused(f"there is no script {os.path.relpath(each)}")
+            top = root or here
+            made = [_copy_tree(top, folder / name) for name in (BEFORE, AFTER)]
+            scripts, titles = [*files], [os.path.relpath(each) for each in files]
+            root = top
+        aside = _protect(here, stack)
+        copies = [
+            _copy(name, title, script, here, {root: copy}, folder, aside)
+            for name, title, script, copy in zip(
+                (BEFORE, AFTER), titles, scripts, made, strict=True
+            )
+        ]
+        if request.change:
+            before, after = copies
+            changed = f"{after.title} --with {request.change}"
+            copies = [before, replace(after, title=changed, change=request.change)]
+        pairs = _changed_files(root, commits) if request.script else _twin_files(scripts)
+        edits = tuple(_edits(pairs, copies))
+        yield Sides(copies[0], copies[1], request.arguments, edits, tuple(notes))
+
+
+def _copy(
+    name: str,
+    title: str,
+    script: Path,
+    here: Path,
+    copies: Mapping[Path, Path],
+    folder: Path,
+    aside: Path,
+) -> Copy:
+    """Where the script and the working directory are in the copy of this side."""
+    (root, copied), *_ = copies.items()
+    places = dict(copies)
+    if not script.is_relative_to(root):  # a file from elsewhere keeps its neighbors
+        home = _top(script.parent) or script.parent
+        places[home] = _copy_tree(home, folder / f"{name} of elsewhere")
+    home = next(each for each in places if script.is_relative_to(each))
+    moved = places[home] / script.relative_to(home)
+    if not moved.is_file():
+        raise Refused(f"{title} has no {os.path.relpath(script)}")
+    cwd = copied / here.relative_to(root)
+    cwd.mkdir(parents=True, exist_ok=True)
+    named = {str(place): str(copy) for place, copy in places.items()}
+    return Copy(name, title, moved, cwd, named, aside)
+
+
+def _protect(here: Path, stack: contextlib.ExitStack) -> Path:
+    """Linked files are the user's: as `script` does, they are put back at the end."""
+    try:
+        watch = Watch(here, keep_new=False)
+    except OSError as error:
+        raise Refused(f"there is no place to keep changed files in: {error.strerror}") from None
+    stack.callback(watch.leave)
+    return watch.folder
+
+
+def _inside(script: Path, root: Path) -> Path:
+    script = Path(os.path.abspath(script))
+    if not script.is_relative_to(root):
+        raise Refused(f"{script.name} is not in the repository of the commits")
+    return script
+
+
+@contextlib.contextmanager
+def _worktree(root: Path, commit: str, target: Path) -> Iterator[Path]:
+    # No hook of the user's is to run.
+    _git(root, "-c", "core.hooksPath=/dev/null", "worktree", "add", "--detach", str(target), commit)
+    try:
+        _link_rest(root, target)
+        yield target
+    finally:
+        shutil.rmtree(target, ignore_errors=True)
+        with contextlib.suppress(Refused):
+            _git(root, "worktree", "prune")
+
+
+def _copy_tree(root: Path, target: Path) -> Path:
+    """The tracked files, or those of Python beside the script where there is no git."""
+    target.mkdir()
+    if _top(root) == root:
+        tracked = _git(root, "ls-files", "-z").split("\0")
+    else:
+        tracked = [each.name for each in root.glob("*.py")]
+    for name in filter(None, tracked):
+        source, copy = root / name, target / name
+        if not os.path.lexists(source) or (source.is_dir() and not source.is_symlink()):
+            continue  # deleted, or a submodule
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        if not source.is_symlink() and source.stat().st_size > LARGEST_COPIED_BYTES:
+            copy.symlink_to(source)
+        else:
+            shutil.copy2(source, copy, follow_symlinks=False)
+    _link_rest(root, target)
+    return target
+
+
+def _link_rest(root: Path, target: Path) -> None:
+    """Whatever git does not track: data, caches, environments."""
+    if _top(root) == root:
+        rest = _git(root, "ls-files", "-z", "--others", "--directory").split("\0")
+    else:
+        rest = os.listdir(root)
+    for name in filter(None, rest):
+        link = target / name.rstrip("/")
+        if not os.path.lexists(link) and not target.is_relative_to(root / name):
+            link.parent.mkdir(parents=True, exist_ok=True)
+            link.symlink_to(root / name.rstrip("/"))
+
+
+def _top(folder: Path) -> Path | None:
+    """Of the repository that this folder is in."""
+    with contextlib.suppress(Refused):
+        return Path(_git(folder, "rev-parse", "--show-toplevel").strip()).resolve()
+    return None
+
+
+def _commit(root: Path, name: str) -> str:
+    try:
+        return _git(root, "rev-parse", "--verify", "--quiet", f"{name}^{{commit}}").strip()
+    except Refused:
+        raise Refused(f"there is no commit {name!r} in this repository") from None
+
+
+def _git(folder: Path, *words: str) -> str:
+    # Variables of a hook that started this would name another repository.
+    clean = {name: each for name, each in os.environ.items() if not name.startswith("GIT_")}
+    try:
+        done = subprocess.run(
+            ["git", *words],
+            cwd=folder,
+            env=clean,
+            capture_output=True,
+            text=True,
+            timeout=GIT_SECONDS,
+            check=True,
+            stdin=subprocess.DEVNULL,
+        )
+    except FileNotFoundError:
+        raise Refused("git is not installed") from None
+    except subprocess.TimeoutExpired:
+        raise Refused(f"git {words[0]} took over {GIT_SECONDS} s") from None
+    except subprocess.CalledProcessError as error:
+        last = (error.stderr.strip().splitlines() or ["no message"])[-1]
+        raise Refused(f"git {words[0]} failed: {last}") from None
+    return done.stdout
+
+
+def _changed_files(root: Path, commits: Sequence[str]) -> Iterator[tuple[Path, Path]]:
+    for name in _git(root, "diff", "--name-only", "-z", *commits, "--", "*.py").split("\0"):
+        if name:
+            yield root / name, root / name
+
+
+def _twin_files(scripts: Sequence[Path]) -> Iterator[tuple[Path, Path]]:
+    """Two files that were named are taken for one, and so are those beside them elsewhere."""
+    before, after = scripts
+    yield before, after
+    if before.parent != after.parent:
+        for file in sorted(before.parent.rglob("*.py")):
+            twin = after.parent / file.relative_to(before.parent)
+            if file != before and twin.is_file():
+                yield file, twin
+
+
+def _edits(pairs: Iterable[tuple[Path, Path]], copies: Sequence[Copy]) -> Iterator[Edit]:
+    for files in pairs:
+        names = [os.path.relpath(each) for each in files]
+        moved = [copy.find(file) for copy, file in zip(copies, files, strict=True)]
+        yield from _compare(names, moved)
+
+
+def _compare(names: Sequence[str], files: Sequence[Path]) -> list[Edit]:
+    try:
+        before, after = (each.read_bytes() for each in files)
+    except OSError:
+        return []
+    if before == after:
+        return []
+    texts = [each.decode(errors="replace").splitlines() for each in (before, after)]
+    matcher = difflib.SequenceMatcher(None, texts[0], texts[1], autojunk=False)
+    return [
+        Edit(names[0], a + 1, b, names[1], c + 1, d)
+        for kind, a, b, c, d in matcher.get_opcodes()
+        if kind != "equal"
+    ]

@@ -1,0 +1,264 @@
+"""Does `prove` referee real changes? Run as a user and as a workflow would run it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml  # type: ignore[import-untyped]
+
+from diagnose.commands.cli import main
+from diagnose.measure.prove.racer import Failed, Racer
+from diagnose.measure.prove.sides import Request, open_sides
+from tests.support.cli import ROOT, Outcome, environment, heard, started
+
+SECONDS = 200
+TRAIN = """
+    import sys
+    import torch
+
+    torch.manual_seed(0)
+    steps = int(sys.argv[sys.argv.index("--my_steps") + 1]) if "--my_steps" in sys.argv else 10**6
+    model = torch.nn.Linear(64, 8)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    batch = torch.randn(256, 64)
+
+    def features(rows):
+        made = []
+        for row in rows:
+            made.append(row * 2.0 + 1.0)
+        return torch.stack(made)
+
+    for step in range(steps):
+        optimizer.zero_grad()
+        model(features(batch)).square().mean().backward()
+        optimizer.step()
+"""
+LOOP = textwrap.dedent(TRAIN)
+START = LOOP.index("    made = []")
+FIXED = LOOP[:START] + "    return rows * 2.0 + 1.0\n" + LOOP[LOOP.index("\nfor step") :]
+WRONG = FIXED.replace("rows * 2.0 + 1.0", "rows * 2.0 + (1.0 if calls < 4 else 1.001)").replace(
+    "def features(rows):\n", "calls = -1\n\ndef features(rows):\n    global calls\n    calls += 1\n"
+)
+
+
+def git(folder: Path, *words: str) -> str:
+    identity = ["-c", "user.name=a", "-c", "user.email=a@example.org"]
+    done = subprocess.run(
+        ["git", *identity, *words],
+        cwd=folder,
+        check=True,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    return done.stdout.strip()
+
+
+def prove(folder: Path, *words: str) -> Outcome:
+    done = subprocess.run(
+        [sys.executable, "-m", "diagnose", "prove", *words],
+        cwd=folder,
+        env=environment({"PYTHONPATH": str(ROOT)}),
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
+        stdin=subprocess.DEVNULL,
+        check=False,
+    )
+    assert "Traceback" not in done.stderr, done.stderr
+    return Outcome(done.returncode, done.stdout, done.stderr)
+
+
+@pytest.fixture(scope="module")
+def action(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """The script of action.yml in a checkout of one commit, as a runner starts it."""
+    folder = tmp_path_factory.mktemp("action")
+    git(folder, "init", "-q", "-b", "main", "work")
+    work = folder / "work"
+    for text in (LOOP, FIXED):
+        (work / "train.py").write_text(text)
+        git(work, "add", "-A")
+        git(work, "commit", "-q", "-m", "change")
+    git(work, "branch", "base", "HEAD~1")
+    git(folder, "clone", "-q", "--bare", "work", "origin.git")
+    git(
+        folder,
+        "clone",
+        "-q",
+        "--depth",
+        "1",
+        "-b",
+        "main",
+        f"file://{folder}/origin.git",
+        "checkout",
+    )
+    made = yaml.safe_load((ROOT / "action.yml").read_text(encoding="utf-8"))
+    (step,) = made["runs"]["steps"]
+    given = {
+        "PROVE_BEFORE": "base",
+        "PROVE_AFTER": "HEAD",
+        "PROVE_SCRIPT": "train.py",
+        "PROVE_ARGUMENTS": "--my_steps 100000",
+        "PROVE_SECONDS": "60",
+        "PROVE_EQUAL_STEPS": "6",
+        "PROVE_SLOWER": "2%",
+        "PROVE_DIVERGES": "true",
+        "PROVE_PYTHON": sys.executable,
+        "PROVE_TOOL": str(ROOT),
+    }
+    assert step["env"].keys() == given.keys()
+    files = {name: str(folder / name) for name in ("GITHUB_STEP_SUMMARY", "GITHUB_OUTPUT")}
+    done = subprocess.run(
+        ["bash", "-c", step["run"]],
+        cwd=folder / "checkout",
+        env=environment({**given, **files, "RUNNER_TEMP": str(folder)}),
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
+        stdin=subprocess.DEVNULL,
+        check=False,
+    )
+    outputs = Path(files["GITHUB_OUTPUT"]).read_text()
+    return {
+        "manifest": made,
+        "done": done,
+        "summary": Path(files["GITHUB_STEP_SUMMARY"]).read_text(),
+        "outputs": dict(line.split("=", 1) for line in outputs.splitlines()),
+        "proof": json.loads((folder / "proof.json").read_text()),
+        "worktrees": git(folder / "checkout", "worktree", "list").splitlines(),
+    }
+
+
+def test_the_action_proves_a_repair_and_passes_its_gates(action: dict[str, Any]) -> None:
+    assert action["done"].returncode == 0, action["done"].stderr
+    proof = action["proof"]
+    assert proof["speed"]["verdict"] == "FASTER"
+    assert 1.01 < proof["speed"]["ratio_ci"][0] < proof["speed"]["ratio"]
+    assert proof["speed"]["before_ms"] > proof["speed"]["after_ms"]
+    assert proof["equality"]["verdict"] == "EQUAL"
+    assert proof["equality"]["step"] is None
+    assert len(action["worktrees"]) == 1
+
+
+def test_the_line_that_got_faster_is_the_loop(action: dict[str, Any]) -> None:
+    first = action["proof"]["lines"][0]
+    assert (first["file"], first["function"], first["edited"]) == ("train.py", "features", True)
+    assert "row * 2.0" in LOOP.splitlines()[first["line"] - 1]
+    assert first["before_ms"] > first["after_ms"]
+    assert action["proof"]["memory_bytes"][0]["value"] > 1e7
+
+
+def test_the_action_hands_on_what_it_promises(action: dict[str, Any]) -> None:
+    assert action["outputs"].keys() == action["manifest"]["outputs"].keys()
+    assert action["outputs"]["speed"] == "FASTER"
+    assert action["summary"].startswith("**FASTER: ")
+    assert "| results | 6 steps |" in action["summary"]
+    assert "::warning" not in action["done"].stdout
+
+
+def test_a_sabotaged_twin_diverges_at_its_step(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("mine")
+    (tmp_path / "before.py").write_text(FIXED + "    open('notes.txt', 'a').write('x')\n")
+    (tmp_path / "after.py").write_text(WRONG)
+    reports = tmp_path / "reports"
+    words = ("--seconds", "1", "--equal-steps", "8", "--fail-if-diverges", "--label", "mine")
+    found = prove(tmp_path, "before.py", "after.py", *words, "--reports", str(reports))
+    assert found.code == 1, found.err
+    assert "DIVERGES AT STEP 5" in found.out
+    assert (tmp_path / "notes.txt").read_text() == "mine"  # a linked file is put back
+    assert not list(tmp_path.glob(".diagnose-*"))
+    kept = json.loads((reports / "mine" / "prove.json").read_text())
+    assert [len(each["values"]["loss"]) for each in kept["runs"]] == [8] * 4
+    assert "diagnose-prove-" not in (reports / "mine" / "prove.json").read_text()
+    assert "DIVERGES AT STEP 5" in (reports / "mine" / "report.md").read_text()
+    assert heard(lambda: main(["check", "--reports", str(reports)])).code == 0
+
+
+def test_a_named_change_of_a_script_that_ends_early(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(FIXED.replace("lr=0.1", "lr=0.1, momentum=0.9"))
+    words = ("--with", "fused", "--seconds", "5", "--json", "-", "--equal-steps", "5")
+    found = prove(tmp_path, "train.py", *words, "--", "--my_steps", "400")
+    proof = json.loads(found.out)
+    assert found.code == 0, found.err
+    assert proof["after"] == "train.py --with fused"
+    assert proof["equality"]["verdict"] in ("EQUAL", "EQUAL WITHIN ROUNDING")
+    assert proof["speed"]["blocks"] > 0
+
+
+def test_a_side_that_asks_for_input(tmp_path: Path) -> None:
+    (tmp_path / "before.py").write_text(FIXED)
+    (tmp_path / "after.py").write_text("input('name: ')\n")
+    found = prove(tmp_path, "before.py", "after.py", "--fail-if-slower", "2%")
+    assert found.code == 3
+    assert "after.py ended with EOFError" in found.complaints[0]
+    assert "asks for input" in found.complaints[0]
+    assert "CANNOT TELL" in found.out
+    assert "INCONCLUSIVE" in found.out
+
+
+def test_ctrl_c_tells_what_is_known_and_leaves_nothing(tmp_path: Path) -> None:
+    folder = tmp_path / "project"
+    git(tmp_path, "init", "-q", "project")
+    (folder / "train.py").write_text(FIXED + "    open('log.txt', 'a').write('x')\n")
+    git(folder, "add", "-A")
+    git(folder, "commit", "-q", "-m", "one")
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    words = [sys.executable, "-m", "diagnose", "prove", "HEAD", "HEAD"]
+    words += ["--seconds", "500", "--equal-steps", "500000", "--", "train.py"]
+    extra = {"PYTHONPATH": str(ROOT), "TMPDIR": str(temporary)}
+    with started(words, extra, cwd=folder) as running:
+        running.wait_until(lambda: len(list(temporary.rglob("log.txt"))) == 2)
+        found = running.interrupt()
+    assert found.code == 130, found.err
+    assert found.left == ()
+    assert list(temporary.glob("diagnose-prove-*")) == []
+    assert len(git(folder, "worktree", "list").splitlines()) == 1
+    assert "interrupted" in found.err
+    assert "results: CANNOT TELL" in found.out
+    assert not (folder / "log.txt").exists()
+
+
+def test_a_side_that_hangs_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "train.py").write_text("import time\ntime.sleep(1000)\n")
+    monkeypatch.chdir(tmp_path)
+    with open_sides(Request(("train.py",), change="fused")) as sides:
+        racer = Racer(sides.before, (), timeout=0.5)
+        racer.start("before", 3)
+        with racer, pytest.raises(Failed, match=r"did not come to the end .* within 0\.5 s"):
+            racer.read_values()
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (["before.py"], "name two commits, two .py files, or one .py file and --with NAME"),
+        (["main", "HEAD"], "name the script: diagnose prove main HEAD -- train.py"),
+        (["a.py", "main"], "name two commits"),
+        (["a.py", "b.py", "--with", "fused"], "--with takes one script"),
+        (["a.py", "--with", "magic"], "invalid choice: 'magic'"),
+        (["a.py", "b.py", "--fail-if-slower", "much"], "'much' is not a share such as 2%"),
+        (["a.py", "b.py", "--json", "b.py"], "--json would overwrite b.py"),
+        (["a.py", "b.py"], "there is no script a.py"),
+        (["nonsense", "HEAD", "--", "train.py"], "there is no commit 'nonsense'"),
+    ],
+)
+def test_a_wrong_request_is_one_sentence(words: list[str], complaint: str) -> None:
+    found = heard(lambda: main(["prove", *words]))
+    assert found.code == 2
+    assert complaint in found.complaint
+
+
+def test_what_follows_the_dashes_is_the_scripts_own() -> None:
+    from diagnose.commands.prove import read_request
+
+    request = read_request(["main", "HEAD"], ["train.py", "--my_steps", "3"], None)
+    assert request == Request(("main", "HEAD"), "train.py", ("--my_steps", "3"))
+    assert os.path.exists(ROOT / "action.yml")

@@ -1,0 +1,138 @@
+"""Has each side its own files, with the data linked in, and is everything gone afterwards?"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from diagnose.measure.prove.session import find_cadence
+from diagnose.measure.prove.sides import Request, open_sides
+from diagnose.measure.session import Refused
+
+
+def git(folder: Path, *words: str) -> str:
+    identity = ["-c", "user.name=a", "-c", "user.email=a@example.org"]
+    done = subprocess.run(
+        ["git", *identity, *words],
+        cwd=folder,
+        check=True,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    return done.stdout
+
+
+@pytest.fixture
+def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Two commits of train.py; data that is ignored; a folder to start from."""
+    folder = tmp_path / "project"
+    (folder / "work" / "data").mkdir(parents=True)
+    git(tmp_path, "init", "-q", "-b", "main", str(folder))
+    (folder / ".gitignore").write_text("data/\n")
+    (folder / "work" / "data" / "rows.txt").write_text("rows")
+    (folder / "work" / "helper.py").write_text("A = 1\n")
+    for text in ("x = 1\nfor i in range(3):\n    x += i\nprint(x)\n", "x = 4\nprint(x)\n"):
+        (folder / "work" / "train.py").write_text(text)
+        git(folder, "add", "-A")
+        git(folder, "commit", "-q", "-m", "change")
+    monkeypatch.chdir(folder / "work")
+    monkeypatch.setenv("GIT_DIR", "/nowhere")  # as a hook that started this would leave it
+    return folder
+
+
+def test_two_commits_are_worktrees_with_the_data(repository: Path) -> None:
+    (repository / "work" / "helper.py").write_text("A = 2\n")
+    with open_sides(Request(("HEAD~1", "main"), "train.py", ("--lr", "1"))) as sides:
+        before, after = sides.before, sides.after
+        assert before.script.read_text().startswith("x = 1")
+        assert after.script.read_text().startswith("x = 4")
+        assert before.cwd.name == "work"
+        assert (before.cwd / "data" / "rows.txt").read_text() == "rows"
+        assert (before.cwd / "helper.py").read_text() == "A = 1\n"  # what is asked for
+        assert sides.notes == (
+            "the working tree has uncommitted changes, which are in neither side",
+        )
+        (edit,) = sides.edits
+        assert (edit.before_file, edit.before_first, edit.before_last) == ("train.py", 1, 3)
+        assert (edit.after_first, edit.after_last) == (1, 1)
+        assert before.show("train.py") == "train.py"
+        assert before.show(str(before.script)) == "train.py"
+        folder = before.script.parents[2]
+    assert not folder.exists()
+    assert len(git_worktrees(repository)) == 1
+
+
+def git_worktrees(repository: Path) -> list[str]:
+    clean = {name: each for name, each in os.environ.items() if name != "GIT_DIR"}
+    done = subprocess.run(
+        ["git", "worktree", "list"],
+        cwd=repository,
+        env=clean,
+        check=True,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    return done.stdout.splitlines()
+
+
+def test_two_files_are_copies_that_can_be_written(repository: Path) -> None:
+    Path("other.py").write_text("x = 4\nprint(x)\nprint(2)\n")
+    with open_sides(Request(("train.py", "other.py"))) as sides:
+        (sides.before.cwd / "helper.py").write_text("broken")
+        sides.before.script.write_text("broken")
+        assert (sides.after.cwd / "helper.py").read_text() == "A = 1\n"
+        assert (sides.after.cwd / "data").is_symlink()
+        assert [(e.before_file, e.after_file, e.after_first) for e in sides.edits] == [
+            ("train.py", "other.py", 3)
+        ]
+    assert Path("helper.py").read_text() == "A = 1\n"
+    assert Path("train.py").read_text().startswith("x = 4")
+
+
+def test_files_outside_any_repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("here", "there"):
+        (tmp_path / name / "package").mkdir(parents=True)
+        (tmp_path / name / "train.py").write_text(f"# {name}\n")
+        (tmp_path / name / "util.py").write_text(f"# {name}\n")
+    (tmp_path / "here" / "rows.csv").write_text("1,2")
+    monkeypatch.chdir(tmp_path / "here")
+    with open_sides(Request(("train.py", "../there/train.py"))) as sides:
+        assert sides.after.script.read_text() == "# there\n"
+        assert (sides.after.script.parent / "util.py").read_text() == "# there\n"
+        assert (sides.after.cwd / "rows.csv").read_text() == "1,2"  # the same working directory
+        assert {each.before_file for each in sides.edits} == {"train.py", "util.py"}
+
+
+@pytest.mark.parametrize(
+    ("request_", "complaint"),
+    [
+        (Request(("HEAD", "nonsense"), "train.py"), "there is no commit 'nonsense'"),
+        (Request(("HEAD", "HEAD~1"), "missing.py"), "HEAD has no missing.py"),
+        (Request(("HEAD", "HEAD~1"), "/etc/passwd.py"), "not in the repository"),
+        (Request(("train.py", "missing.py")), "there is no script missing.py"),
+    ],
+)
+def test_what_is_not_there_is_named(repository: Path, request_: Request, complaint: str) -> None:
+    with pytest.raises(Refused, match=complaint), open_sides(request_):
+        pass
+    assert len(git_worktrees(repository)) == 1
+
+
+def test_commits_need_a_repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with (
+        pytest.raises(Refused, match="inside a git repository"),
+        open_sides(Request(("main", "HEAD"), "train.py")),
+    ):
+        pass
+
+
+def test_a_cadence_is_found_where_it_is_regular() -> None:
+    assert find_cadence([1.0] * 20) == 1
+    assert find_cadence(([1.0] * 4 + [3.0]) * 4) == 5
+    assert find_cadence([1.0, 3.0, 1.0, 1.0, 3.0, 1.0, 1.0, 1.0, 1.0, 3.0, 1.0]) == 1
