@@ -90,10 +90,11 @@ def test_out_of_memory_at_batch_1_says_what_it_needs(
 
 def test_the_exact_maximum_under_a_limit_of_the_system(tmp_path: Path) -> None:
     # Every further arena of the C library takes 64 MiB of addresses; how many there are is chance.
-    sizes = {"PER_SAMPLE": str(16 * MIB), "ROOM_BYTES": str(384 * MIB), "MALLOC_ARENA_MAX": "1"}
+    sizes = {"PER_SAMPLE": str(16 * MIB), "ROOM_BYTES": str(768 * MIB), "MALLOC_ARENA_MAX": "1"}
     outcome = find(tmp_path, "--device", "cpu", **sizes)
     assert outcome.code == 0, outcome.err
-    assert 4 <= exact_maximum(probes_of(tmp_path)) <= 24, "16 MiB each, in at most 384 MiB"
+    # How much of the room torch itself takes differs between processors.
+    assert 4 <= exact_maximum(probes_of(tmp_path)) <= 48, "16 MiB each, in at most 768 MiB"
 
 
 @pytest.fixture(scope="module")

@@ -60,23 +60,25 @@ def measure_link(rate: str, reports: Path) -> BandwidthRecord:
     return record
 
 
+@pytest.mark.alone
 def test_on_a_slow_link_correct_accumulation_gains_and_the_published_form_does_not(
     tmp_path: Path,
 ) -> None:
     # A neighbour of this machine can leave a run undecided, but none may decide it wrongly.
     for _ in range(ATTEMPTS):
         record = measure_accumulation(tmp_path)
-        found = {each.comparison.form: each for each in judge_options(record)}
-        correct, published = found["after"], found["as published"]
+        options = {each.comparison.form: each for each in judge_options(record)}
+        correct, published = options["after"], options["as published"]
         assert correct.verdict in ("FASTER", "INCONCLUSIVE", "INVALID")
         assert published.verdict not in ("FASTER", "NOT_EQUAL")
         counts = [each.comparison.facts for each in (correct, published)]
         assert [each["all_reduces_before"] for each in counts] == [4, 4]
         assert [each["all_reduces_after"] for each in counts] == [1, 4]
-        causes = {each.kind for each in judge_scaling(record) if each.verdict == "cause"}
-        if correct.verdict == "FASTER" and "scaling_communication_share" in causes:
+        found = {each.kind: each.verdict for each in judge_scaling(record)}
+        assert "excluded" not in (found["scaling_efficiency"], found["scaling_communication_share"])
+        if correct.verdict == "FASTER":
             return
-    raise AssertionError(f"undecided in {ATTEMPTS} runs: {correct.reason}; causes: {causes}")
+    raise AssertionError(f"undecided in {ATTEMPTS} runs: {correct.reason}")
 
 
 def measure_accumulation(reports: Path) -> ScalingRecord:
