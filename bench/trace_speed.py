@@ -1,15 +1,18 @@
 """How fast is a large trace read, and in how much memory? A generated file of so many megabytes.
 
 python -m bench.trace_speed [MEGABYTES]
+
+Once with the parser of the extra `trace`, once as without it.
 """
 
 from __future__ import annotations
 
 import json
-import resource
+import os
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 from typing import Any
 
@@ -76,18 +79,32 @@ def _event(
     return {**head, "ts": at, "dur": lasts, "args": args or {}}
 
 
+def read(path: Path, with_extra: bool) -> str:
+    """A row of the table: wall clock and memory of the whole command, in a process of its own."""
+    block = "" if with_extra else "sys.modules['msgspec'] = None; "
+    code = f"import sys; {block}from diagnose.__main__ import main; sys.exit(main())"
+    command = [sys.executable, "-c", code, "trace", "--json", "-", str(path)]
+    start = time.perf_counter()
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    _, status, used = os.wait4(process.pid, 0)
+    seconds = time.perf_counter() - start
+    process.returncode = os.waitstatus_to_exitcode(status)
+    if process.returncode:
+        raise RuntimeError(f"diagnose trace ended with {process.returncode}")
+    size, parser = path.stat().st_size / 1e6, "msgspec" if with_extra else "standard library"
+    cpu = used.ru_utime + used.ru_stime
+    figures = f"{size:.0f} | {seconds:.1f} | {cpu:.1f} | {size / seconds:.0f}"
+    return f"| {parser} | {figures} | {used.ru_maxrss / 1e3:.0f} |"
+
+
 def main() -> int:
     megabytes = int(sys.argv[1]) if len(sys.argv) > 1 else 500
+    print("| parser | MB | s | CPU s | MB/s | peak MB |\n| :-- | --: | --: | --: | --: | --: |")
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "trace.json"
         write_trace(path, megabytes)
-        command = [sys.executable, "-m", "diagnose", "trace", "--json", "-", str(path)]
-        subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        size = path.stat().st_size / 1e6
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    seconds = used.ru_utime + used.ru_stime  # of one core, whoever else is on the machine
-    rate, peak = size / seconds, used.ru_maxrss / 1e3
-    print(f"{size:.0f} MB in {seconds:.1f} s of one core: {rate:.0f} MB/s, at most {peak:.0f} MB")
+        for with_extra in (True, False):
+            print(read(path, with_extra), flush=True)
     return 0
 
 

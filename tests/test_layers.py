@@ -27,6 +27,7 @@ ONLY: dict[str, tuple[str, ...]] = {
         "torch",
         "pynvml",
         "psutil",
+        "msgspec",
     ),
     "diagnose/analyze/**": ("diagnose.records", "diagnose.analyze", "diagnose.__version__"),
     "diagnose/render/**": (

@@ -14,6 +14,7 @@ from diagnose.commands.shared.keep import Keeper, keep_report
 from diagnose.measure.session import CouldNotOpen, Refused
 from diagnose.measure.trace.perfetto import write_with_track
 from diagnose.measure.trace.reading import find_files, read_traces
+from diagnose.measure.trace.stream import HAS_EXTRA
 from diagnose.records.exit_codes import FINE
 from diagnose.records.trace import TraceRecord
 from diagnose.render import store
@@ -23,6 +24,9 @@ MANUAL = """examples:
   python -m diagnose trace trace.json.gz
   python -m diagnose trace --json - rank0.json rank1.json
   python -m diagnose trace --label my-model folder_of_ranks"""
+
+_LARGE_BYTES = 50e6
+_SLOWLY = "diagnose: a large trace is read faster after pip install 'torch-diagnose[trace]'"
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -51,6 +55,8 @@ def run(arguments: argparse.Namespace) -> int:
         if not Path(target).parent.is_dir():
             raise Refused(f"--{option}: there is no directory {Path(target).parent}")
     label = arguments.label or store.label_from_device_name(arguments.files[0].stem)
+    if not HAS_EXTRA and sum(each.stat().st_size for each in inputs) > _LARGE_BYTES:
+        print(_SLOWLY, file=sys.stderr, flush=True)
     record = read_traces(arguments.files, label)
     print(summarize(record), file=sys.stderr, flush=True)
     if arguments.json is not None:

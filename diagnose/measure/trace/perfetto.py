@@ -8,16 +8,14 @@ from __future__ import annotations
 import contextlib
 import gzip
 import json
-import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from diagnose.measure.trace.stream import unpack
+from diagnose.measure.trace.stream import OPENING, unpack
 from diagnose.records.diagnosis import Diagnosis
 from diagnose.records.trace import RankTrace
 
-_OPENING = re.compile(rb'"traceEvents"\s*:\s*\[|^\s*\[')
 # No process of the trace has it.
 _PROCESS = 2**31 - 7
 
@@ -34,7 +32,7 @@ def _copy(chunks: Iterator[bytes], writer: BinaryIO, track: bytes) -> None:
     text = b""
     for chunk in chunks:
         text += chunk
-        opening = _OPENING.search(text)
+        opening = OPENING.search(text)
         if opening is not None:
             rest = text[opening.end() :].lstrip()
             comma = b"" if rest.startswith(b"]") else b","
