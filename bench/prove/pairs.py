@@ -91,12 +91,23 @@ def judge_planted(case: Case, said: dict[str, Any]) -> dict[str, bool]:
     if not case.is_healthy:
         marks = {(each.file, n) for each in case.culprits for n in find_lines(case, each)}
         named = [each for each in said["lines"] if each["before_ms"] > each["after_ms"]][:1]
-        found["line"] = any(
-            each["file"].endswith(f"{case.name}/{file}") and each["line"] == line
-            for each in named
-            for file, line in marks
-        )
+        for what, is_there in (("line", _is_line), ("edit", _is_edit)):
+            found[what] = any(
+                each["file"].endswith(f"{case.name}/{file}") and is_there(each, line)
+                for each in named
+                for file, line in marks
+            )
     return found
+
+
+def _is_line(named: dict[str, Any], line: int) -> bool:
+    return bool(named["line"] == line)
+
+
+def _is_edit(named: dict[str, Any], line: int) -> bool:
+    """The line itself, or another of the lines that were exchanged together with it."""
+    first, last = named.get("edit") or (named["line"], named["line"])
+    return bool(first <= line <= last)
 
 
 def sabotaged_pairs(folder: Path) -> Iterator[Pair]:
@@ -150,7 +161,7 @@ def write_page(kept: dict[str, dict[str, Any]]) -> str:
     lines.append("Written by `python -m bench.prove.pairs`.")
     for kind, pairs in kept.items():
         lines += ["", f"## {kind.capitalize()}", "", "| asked | right |", "| :-- | --: |"]
-        for what in ("speed", "results", "line"):
+        for what in ("speed", "results", "line", "edit"):
             answers = [each["right"][what] for each in pairs.values() if what in each["right"]]
             if answers:
                 share = share_interval(sum(answers), len(answers))

@@ -266,7 +266,7 @@ def find_changes(record: ProveRecord) -> list[LineChange]:
             region = _region(record.edits, side, suspect.site.file, suspect.site.line)
             sides = found.setdefault(region, {BEFORE: [], AFTER: []})
             sides[side].append((step_ms * seconds / whole, suspect))
-    changes = [_change(region, sides) for region, sides in found.items()]
+    changes = [_change(region, sides, record.edits) for region, sides in found.items()]
     least = SMALLEST_CHANGE * (speed.before_ms or 0.0)
     worth = [each for each in changes if abs(each.saved_ms) > least]
     return sorted(worth, key=lambda each: -abs(each.saved_ms))
@@ -300,11 +300,22 @@ def _region(edits: Iterable[Edit], side: str, file: str, line: int) -> _Region:
     return _Region(name, line + moved)
 
 
-def _change(region: _Region, sides: Mapping[str, Sequence[tuple[float, Suspect]]]) -> LineChange:
+def _change(
+    region: _Region,
+    sides: Mapping[str, Sequence[tuple[float, Suspect]]],
+    edits: Sequence[Edit],
+) -> LineChange:
     before, after = (sum(seconds for seconds, _ in sides[side]) for side in (BEFORE, AFTER))
     side = BEFORE if before >= after else AFTER
     _, hottest = max(sides[side], key=lambda each: each[0])
-    site = hottest.site
+    site, edit = hottest.site, None
+    if region.key < 0:
+        chosen = edits[-1 - region.key]
+        edit = (
+            (chosen.before_first, chosen.before_last)
+            if side == BEFORE
+            else (chosen.after_first, chosen.after_last)
+        )
     return LineChange(
         file=site.file,
         line=site.line,
@@ -314,7 +325,8 @@ def _change(region: _Region, sides: Mapping[str, Sequence[tuple[float, Suspect]]
         phase=hottest.phase,
         before_ms=before,
         after_ms=after,
-        edited=region.key < 0,
+        edited=edit is not None,
+        edit=edit,
     )
 
 

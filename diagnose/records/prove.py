@@ -196,6 +196,7 @@ class LineChange:
     before_ms: float
     after_ms: float
     edited: bool  # whether these lines differ between the sides
+    edit: tuple[int, int] | None = None  # the first and the last line of that edit, on this side
 
     @property
     def saved_ms(self) -> float:

@@ -100,6 +100,7 @@ def test_a_larger_batch_is_compared_by_the_sample() -> None:
 def test_lines_of_both_sides_are_matched_through_the_edit() -> None:
     first, *rest = find_changes(record())
     assert (first.file, first.line, first.side, first.edited) == ("train.py", 7, BEFORE, True)
+    assert first.edit == (5, 8)
     assert first.before_ms == pytest.approx(80, rel=0.01)  # with its backward pass
     assert first.after_ms == pytest.approx(30, rel=0.01)
     # Line 9 after is line 12 before, and has not changed.

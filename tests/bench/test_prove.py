@@ -56,9 +56,17 @@ def test_answers_are_judged() -> None:
     case = next(each for each in CASES if each.name == "launch_averages")
     (line, *_) = find_lines(case, case.culprits[0])
     right = said("FASTER", file="bench/planted/launch_averages/slow.py", line=line)
-    assert judge_planted(case, right) == {"speed": True, "results": True, "line": True}
+    assert judge_planted(case, right) == {
+        "speed": True,
+        "results": True,
+        "line": True,
+        "edit": True,
+    }
+    beside = said("FASTER", file=f"x/{case.name}/slow.py", line=line - 1, edit=[line - 1, line])
+    assert judge_planted(case, beside)["line"] is False
+    assert judge_planted(case, beside)["edit"] is True
     wrong = said("SAME", "DIVERGES", 1, file="bench/planted/launch_averages/slow.py", line=1)
-    assert judge_planted(case, wrong) == {"speed": False, "results": False, "line": False}
+    assert judge_planted(case, wrong) == dict.fromkeys(("speed", "results", "line", "edit"), False)
     healthy = next(each for each in CASES if each.is_healthy and each.repair.exists())
     assert judge_planted(healthy, said("SAME"))["speed"]
     assert not judge_planted(healthy, said("SLOWER"))["speed"]

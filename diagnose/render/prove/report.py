@@ -96,13 +96,20 @@ def _lines(proof: Proof) -> list[str]:
         Column("phase", lambda each: each.phase, left=True),
         Column("before ms", lambda each: each.before_ms / 1e3, MILLISECONDS),
         Column("after ms", lambda each: each.after_ms / 1e3, MILLISECONDS),
-        Column("edited", lambda each: "yes" if each.edited else "", left=True),
+        Column("edited lines", _edited, left=True),
     ]
     return table(proof.lines, columns)
 
 
 def _name(change: LineChange) -> Markup:
     return code(name_line(change.file, change.line))
+
+
+def _edited(change: LineChange) -> str:
+    if change.edit is None:
+        return ""
+    first, last = change.edit
+    return str(first) if first == last else f"{first}-{last}"
 
 
 def annotate(proof: Proof) -> list[str]:

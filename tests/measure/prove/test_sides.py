@@ -106,6 +106,11 @@ def test_files_outside_any_repository(tmp_path: Path, monkeypatch: pytest.Monkey
         assert (sides.after.script.parent / "util.py").read_text() == "# there\n"
         assert (sides.after.cwd / "rows.csv").read_text() == "1,2"  # the same working directory
         assert {each.before_file for each in sides.edits} == {"train.py", "util.py"}
+    (tmp_path / "there" / "train.py").write_text("# here\n")
+    with open_sides(Request(("train.py", "../there/train.py"))) as sides:
+        same = sides.edits[0]  # equal files have other names, and no line that differs
+        assert (same.before_file, same.after_file) == ("train.py", "../there/train.py")
+        assert (same.before_last, same.after_last) == (0, 0)
 
 
 @pytest.mark.parametrize(
