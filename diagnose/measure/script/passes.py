@@ -40,13 +40,14 @@ from diagnose.measure.trace.keep import kept_trace
 from diagnose.measure.words import one_sentence
 from diagnose.records.stats import FEWEST_FOR_ROBUST_INTERVAL
 
-LOOKS_AT_LENGTHS = 24
+LOOKS_AT_LENGTHS = {"try": 24, "watch": 8}  # a look takes up to a millisecond
 ITEM_SECONDS = 0.5
 TRACED_STEPS = 5
 # A script that goes on after so many stops holds every exception there is.
 MOST_STOPS = 3
-# Of the time that a watched job has run: mapping its steps may add so much, and so much at least.
-MAPPING_SHARE, MAPPING_SECONDS = 0.003, 0.05
+# Of the time that a watched job has run: looking at it, and mapping two of its steps, may each
+# have taken so much, and so much at least.
+COST_SHARE, COST_SECONDS = 0.002, 0.05
 TOO_SHORT = "the job was too short: counting them would have taken a noticeable share of it"
 # What mapping adds to an operator, before it was measured; a node has about so many operators in
 # forward, backward and update together.
@@ -91,6 +92,7 @@ class Passes:
         self._lengths = Lengths(sources)
         self._busy: Busy | None = None
         self._began = self._left = time.perf_counter()
+        self._hook_seconds = 0.0  # of all steps
         self._frame: FrameType | None = None
 
     # --- from outside ---
@@ -154,6 +156,7 @@ class Passes:
         finally:
             self._frame = None
         self._left = time.perf_counter()
+        self._hook_seconds += self._left - entered
         if self.seen.stage == "plain":
             self.seen.hook_seconds.append(self._left - entered)
 
@@ -203,9 +206,9 @@ class Passes:
         self._install(watching)
         self._settle(watching)
         yield from self._sample(sampled)
+        watching.undo()
         if not self.seen.works:
             yield from self._map(may_wait=is_last)
-        watching.undo()
 
     def _warm_up(self) -> Pass:
         self.seen.stage = "warm-up"
@@ -229,15 +232,18 @@ class Passes:
 
     def _sample(self, steps: int) -> Pass:
         seen, sources = self.seen, self.instruments.sources
+        looks = LOOKS_AT_LENGTHS[self._mode]
         seen.stage = "sampled"
         sampling = self._patches.part()
         sampling.on_undo(lambda: seen.grown.__setitem__(slice(None), self._lengths.growing()))
         self.instruments.stacks.switch_on(sampling, into=seen.early)
         for number in self._timetable.in_time(steps, SAMPLED_SHARE[self._mode]):
+            if number >= FEWEST_FOR_ROBUST_INTERVAL and self._costs_too_much():
+                break
             yield
             seen.early_steps += 1
             seen.sampled_seconds += seen.step_seconds
-            now_and_then = number % max(1, steps // LOOKS_AT_LENGTHS) == 0
+            now_and_then = number % max(1, steps // looks) == 0
             if now_and_then or not self.watches:
                 seen.ends.update(sources.spots(self._frame))
                 seen.memory.append((seen.steps, resident_bytes(self.instruments.device)))
@@ -281,6 +287,9 @@ class Passes:
             yield from self._await_mapping(may_wait=may_wait)
         if self.seen.unmapped:
             return
+        watching = self._patches.part()
+        self._install(watching)
+        self._settle(watching)
         for _ in range(2):
             yield from self._without_profiler()
             self._mapping = self._patches.part()
@@ -289,6 +298,7 @@ class Passes:
             self._mapping.undo()
             self.seen.works.append(step.work)
             yield  # another batch in between, and the caches are warm again
+        watching.undo()
 
     def _keep_trace(self) -> Pass:
         """As the profiler sees a few steps, for `diagnose trace` and other tools."""
@@ -302,6 +312,17 @@ class Passes:
             for _ in range(TRACED_STEPS):
                 yield
                 profiler.step()
+
+    @property
+    def _affordable(self) -> float:
+        """Seconds of a watched job, so far."""
+        return max(COST_SECONDS, (time.perf_counter() - self._began) * COST_SHARE)
+
+    def _costs_too_much(self) -> bool:
+        """Ranks sample the same steps, so none of them stops by a clock of its own."""
+        if not self.watches or self._timetable.ranks.count > 1:
+            return False
+        return self._hook_seconds + self.instruments.stacks.busy_seconds > self._affordable
 
     def _why_unmapped(self) -> str:
         if self.instruments.forwards.compiled:
@@ -323,8 +344,10 @@ class Passes:
         nodes = _get_sequence_nr() - first
         added = 2 * SECONDS_PER_OPERATOR * OPERATORS_PER_NODE * nodes
         self.seen.unmapped = TOO_SHORT
-        while added > max(MAPPING_SECONDS, (time.perf_counter() - self._began) * MAPPING_SHARE):
+        until = 2 * time.perf_counter() - self._began  # the verdict is at most twice as late
+        while added > self._affordable:
             # Ranks that wait by clocks of their own would not tell their times at the same step.
+            may_wait = may_wait and time.perf_counter() < until
             if not may_wait or self._timetable.ranks.count > 1:
                 break
             yield

@@ -93,6 +93,7 @@ class Stacks(threading.Thread):
         # Functions that evaluate, and the time spent there or in files: not part of every step.
         self.evaluating: set[CodeType] = set()
         self.aside_seconds = 0.0
+        self.busy_seconds = 0.0  # what this thread has taken from the processor
         self._sources = sources
         self._kinds: dict[CodeType, Kind] = dict.fromkeys(tools, "tool")
         self._kinds.update(_CODES)
@@ -128,6 +129,7 @@ class Stacks(threading.Thread):
                 if self._is_aside(stack):
                     self.aside_seconds += now - self._last
             self._last = now
+            self.busy_seconds = time.thread_time()
 
     def _look(self) -> list[Instruction]:
         """Where the main thread is, from its innermost frame outwards, all of one moment.
