@@ -181,9 +181,10 @@ def test_a_sabotaged_twin_diverges_at_its_step(tmp_path: Path) -> None:
     assert heard(lambda: main(["check", "--reports", str(reports)])).code == 0
 
 
+@pytest.mark.alone
 def test_a_named_change_of_a_script_that_ends_early(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(FIXED.replace("lr=0.1", "lr=0.1, momentum=0.9"))
-    words = ("--with", "fused", "--seconds", "5", "--json", "-", "--equal-steps", "5")
+    words = ("--with", "fused", "--seconds", "15", "--json", "-", "--equal-steps", "5")
     found = prove(tmp_path, "train.py", *words, "--", "--my_steps", "400")
     proof = json.loads(found.out)
     assert found.code == 0, found.err
