@@ -133,13 +133,19 @@ def test_the_rank_is_named_and_what_was_measured_is_kept(
 ) -> None:
     job, reports = jobs[fault].result()
     assert job.complaint.startswith(f"rank 1 {reason}")
-    assert f" during the {PLACE}; {KEPT} of " in job.complaint
     record = read_bandwidth(reports)
-    assert [size["nbytes"] for size in record["sizes"]] == [1024, 4096]
+    sizes = [size["nbytes"] for size in record["sizes"]]
+    where = record["culprit"]["where"]
+    if fault.startswith("kill supervisor"):
+        # Its rank lives until it is ended, and may finish a size or two before that.
+        assert sizes[:2] == [1024, 4096]
+        assert where.startswith("all-reduce of ")
+    else:
+        assert (sizes, where) == ([1024, 4096], PLACE)
+    assert f" during the {where}; {len(sizes)} of " in job.complaint
     assert {size["status"] for size in record["sizes"]} == {"done"}
     assert record["culprit"]["rank"] == 1
     assert record["culprit"]["reason"].startswith(reason)
-    assert record["culprit"]["where"] == PLACE
     assert not record["complete"]
     assert {3} <= codes(job) <= {3, -9}
     assert job.left == ()
