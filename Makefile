@@ -7,6 +7,7 @@
 VENV   := .venv
 STAMP  := $(VENV)/.installed
 ARGS   ?=
+RANKS  ?= 2
 SYSTEM_PYTHON ?= python3
 
 ifdef PYTHON
@@ -18,10 +19,10 @@ else
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help diagnose optimize batch-size evaluate accuracy test quick bench fakegpu lint report check clean
+.PHONY: help diagnose optimize bandwidth scaling measure-all batch-size evaluate accuracy simulated test quick bench fakegpu lint report check clean
 
 help: ## print this list
-	@awk -F':.*## ' '/^[a-z_-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+	@awk -F':.*## ' '/^[a-z_-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 	@echo '  ARGS="--size tiny" passes options on; PYTHON=python uses your own environment'
 
 $(STAMP): requirements.lock
@@ -36,6 +37,15 @@ diagnose: $(READY) ## measure this machine stage by stage and write reports/<lab
 optimize: $(READY) ## try every optimization of the full model, with proofs and intervals
 	$(RUN) -m diagnose optimize $(ARGS)
 
+bandwidth: $(READY) ## how fast RANKS (default: 2) exchange gradients, and what limits them
+	$(RUN) -m torch.distributed.run --nproc-per-node=$(RANKS) diagnose/ddp_bandwidth.py $(ARGS)
+
+scaling: $(READY) ## why RANKS are slower than they could be, and which options help
+	$(RUN) -m torch.distributed.run --nproc-per-node=$(RANKS) diagnose/ddp_scaling.py $(ARGS)
+
+measure-all: $(READY) ## measure every committed report again, one after the other; resumable
+	$(RUN) -m bench.measure_all $(ARGS)
+
 batch-size: $(READY) ## the largest batch that fits, and the one to use; ARGS="--workload textgen"
 	$(RUN) -m diagnose batch-size $(ARGS)
 
@@ -44,15 +54,21 @@ evaluate: $(READY) ## answer and score questions; ARGS="-m DIR -d FILE.jsonl -b 
 
 accuracy: $(READY) ## diagnose scripts whose cause is known, and publish how often it is right
 	$(RUN) -m diagnose accuracy $(ARGS)
+	$(RUN) -m bench.prove.pairs --kind planted
+	@$(if $(ARGS),,$(MAKE) -s simulated)
 
-# Three files at a time on two cores: many tests wait, for a deadline or a slow link.
-PYTEST = $(RUN) -m pytest tests -n 3 --dist loadfile --no-loadscope-reorder
+simulated: $(READY) ## the same on the simulated GPU, whose scripts are of their own
+	PYTHONPATH="$$($(RUN) -m tests.support.fakegpu.build)" TORCH_DEVICE_BACKEND_AUTOLOAD=1 \
+		$(RUN) -m diagnose accuracy --simulated $(ARGS)
+
+PYTEST = $(RUN) -m pytest tests --dist loadfile --no-loadscope-reorder
 
 test: lint ## lint, then every test, three files at a time
-	$(PYTEST) $(ARGS)
+# Three files at a time on two cores: many tests wait, for a deadline or a slow link.
+	$(PYTEST) -n 3 $(ARGS)
 
 quick: lint ## lint, then every test that starts no Python process: about a minute
-	$(PYTEST) --quick -m "not child and not alone" $(ARGS)
+	$(PYTEST) -n 2 --quick -m "not child and not long and not alone" $(ARGS)
 
 bench: $(READY) ## the stages as pytest-benchmark tests (JSON in .benchmarks/)
 	$(RUN) -m pytest bench --benchmark-autosave $(ARGS)

@@ -1,6 +1,7 @@
 """How fast is a large trace read, and in how much memory? A generated file of so many megabytes.
 
-python -m bench.trace_speed [MEGABYTES]
+    python -m bench.trace_speed [MEGABYTES]
+    python -m bench.trace_speed FILE
 
 Once with the parser of the extra `trace`, once as without it.
 """
@@ -98,11 +99,13 @@ def read(path: Path, with_extra: bool) -> str:
 
 
 def main() -> int:
-    megabytes = int(sys.argv[1]) if len(sys.argv) > 1 else 500
+    wanted = sys.argv[1] if len(sys.argv) > 1 else "500"
     print("| parser | MB | s | CPU s | MB/s | peak MB |\n| :-- | --: | --: | --: | --: | --: |")
     with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "trace.json"
-        write_trace(path, megabytes)
+        path = Path(wanted)
+        if wanted.isdigit():
+            path = Path(folder) / "trace.json"
+            write_trace(path, int(wanted))
         for with_extra in (True, False):
             print(read(path, with_extra), flush=True)
     return 0

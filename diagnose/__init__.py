@@ -1,15 +1,16 @@
 """Why is this PyTorch job slow, which part is to blame, and does the fix really help?
 
 From Python: `with diagnose.watch():` around any loop says what it spends its time on, and
-`diagnose.load("why.json")` reads what `diagnose script --json why.json` wrote. Importing this
-loads neither torch nor pandas.
+`diagnose.load("why.json")` reads what `diagnose script --json why.json` wrote. In a notebook
+`%load_ext diagnose` gives `%%diagnose`, which watches a cell. Importing this loads neither torch
+nor pandas.
 """
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from diagnose.commands.watch import Watched
     from diagnose.records.diagnosis import Diagnosis
 
-__all__ = ["load", "watch"]
+__all__ = ["load", "step", "watch"]
 __version__ = "0.1.0"
 
 
@@ -46,6 +47,14 @@ def load(path: str | os.PathLike[str]) -> Diagnosis:
     return found
 
 
+def step() -> None:
+    """Marks the end of a step, in a script whose steps are not found by themselves.
+
+    Under `diagnose script` and `diagnose watch` every call is the end of a step; it does nothing
+    anywhere else.
+    """
+
+
 def watch(
     *,
     seconds: float | None = None,
@@ -58,13 +67,28 @@ def watch(
     """`with diagnose.watch() as watched:` around any loop of steps, in the main thread.
 
     Nothing is changed in them. The verdict goes to stderr after `steps` of them, or `seconds`
-    (60), or when the block ends; `watched.diagnosis` has it from then on. `json`, `label` and
+    (40), or when the block ends; `watched.diagnosis` has it from then on. `json`, `label` and
     `reports` keep it, as the options of `diagnose watch` do.
     """
+    import argparse
+
     from diagnose.commands.watch import watching
     from diagnose.records.script import DEFAULT_SECONDS, Options
 
     options = Options(
         steps, DEFAULT_SECONDS if seconds is None else seconds, mode="watch", from_step=from_step
     )
-    return watching(options, json, label, Path(reports))
+    words = argparse.Namespace(
+        json=None if json is None else os.fspath(json),
+        label=label,
+        reports=Path(reports),
+        fail_on=[],
+    )
+    return watching(options, words)
+
+
+def load_ipython_extension(shell: Any) -> None:
+    """What `%load_ext diagnose` calls."""
+    from diagnose.commands.notebook import add_magic
+
+    add_magic(shell)

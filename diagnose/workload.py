@@ -154,7 +154,7 @@ Fact = str | int | float | bool | None
 
 @dataclass(frozen=True)
 class Lab:
-    """Where an optimisation is tried: a device, a size, a seed, and real data."""
+    """Where an optimization is tried: a device, a size, a seed, and real data."""
 
     device: torch.device
     size: Size
@@ -212,6 +212,9 @@ class Optimization:
     curves: Callable[[Lab], Mapping[str, tuple[float, ...]]] | None = None
     # Why it does not apply here, or "".
     obstacle: Callable[[Lab], str] = field(default=lambda lab: "")
+    # What a bundle is made of, each against the same `before`: timed in the bundle's own blocks,
+    # because only neighbours in time can be compared.
+    parts: tuple[Optimization, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -220,7 +223,7 @@ class Ladder:
 
     scope: str  # what one step is: "epoch", "training step"
     base: Mapping[str, Fact]
-    # By key of the optimisation: the settings that it changes.
+    # By key of the optimization: the settings that it changes.
     patches: Mapping[str, Mapping[str, Fact]]
     open: Callable[[Mapping[str, Fact]], OpenTrial]
 
@@ -241,8 +244,15 @@ class Treatment:
     # Each step is a whole epoch or pass, so that a quick run has time for few of them.
     long_steps: bool = False
 
+    @property
+    def parts(self) -> tuple[Optimization, ...]:
+        """Of all bundles, each once; they can also be tried alone."""
+        parts = (part for each in self.optimizations for part in each.parts)
+        return tuple({part.key: part for part in parts}.values())
+
     def find(self, key: str) -> Optimization:
-        return next(each for each in self.optimizations if each.key == key)
+        known = (*self.optimizations, *self.parts)
+        return next(each for each in known if each.key == key)
 
 
 @dataclass(frozen=True)
@@ -263,10 +273,12 @@ class Workload:
     datasets: Mapping[str, Callable[[Size, Path | None], Dataset[Any]]] = field(
         default_factory=dict
     )
+    # What an evaluation during training reads; without it the first rows of the data stand in.
+    evaluation_rows: Callable[[Size, Path | None], Dataset[Any]] | None = None
     collate: Callable[[list[Any]], Batch] | None = None
     describe_data: Callable[[Size, Path | None], DataSummary] | None = None
     learning_rate: float = 5e-5
-    # Gradients are clipped to this norm before every optimiser step; None: they are not.
+    # Gradients are clipped to this norm before every optimizer step; None: they are not.
     gradient_norm_most: float | None = None
     # What `optimize` tries: a function, so that listing
     # the workloads does not load it.

@@ -35,9 +35,14 @@ def pytest_configure(config: pytest.Config) -> None:
         sys.addaudithook(_skip_python_processes)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Long files first, or one process is left with them at the end."""
     items.sort(key=lambda item: item.path.parent.name in SHORT_ROOMS)
+    if config.getoption("--quick"):
+        built = pytest.mark.skip(reason="compiles the fake accelerator, which `make test` does")
+        for item in items:
+            if "fakegpu_env" in getattr(item, "fixturenames", ()):
+                item.add_marker(built)
 
 
 def _skip_python_processes(event: str, arguments: tuple[Any, ...]) -> None:

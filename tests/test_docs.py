@@ -109,11 +109,11 @@ def test_quotes_are_what_a_report_says(page: Path) -> None:
 
 
 def test_the_accuracy_in_the_readme_is_that_of_the_report() -> None:
-    reported = read_rows(ROOT / "reports" / "accuracy" / "report.md")
+    reported = read_rows(ROOT / "reports" / "accuracy-unseen" / "report.md")
     named = [row for row in read_rows(PAGES[0]) if row[0] in {each[0] for each in reported[1:5]}]
     assert len(named) == 4
     for name, goal, *figures in named:
-        rows = [row for row in reported if row[0] == name]
+        rows = [row for row in reported if row[0] == name][: len(figures)]
         assert [row[1] for row in rows] == [goal] * len(figures)
         for figure, row in zip(figures, rows, strict=True):
             assert figure in row

@@ -121,40 +121,32 @@ def test_the_wheel_brings_one_name_and_little_else(wheel: Path) -> None:
 @pytest.mark.parametrize(
     "words",
     [
-        ("diagnose", "script", "--seconds", "6", "train.py"),
-        ("python", "-m", "diagnose", "script", "--seconds", "6", "train.py"),
+        ("python", "-m", "diagnose", "script", "--seconds", "4", "train.py"),
         (
             "python", "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=1",
-            "--no-python", "diagnose", "script", "--seconds", "6", "train.py",
+            "--no-python", "diagnose", "script", "--seconds", "4", "train.py",
         ),
     ],
-    ids=["command", "module", "torchrun"],
+    ids=["module", "torchrun"],
 )  # fmt: skip
 def test_a_script_gets_its_own_modules(
     words: tuple[str, ...], installed: Installed, folder: Path
 ) -> None:
     done = installed.run(*words, cwd=folder)
-    assert "A step of train.py takes" in done.stderr, done.stderr
+    assert "diagnose: train.py · " in done.stderr, done.stderr
     assert "train.py:1" in done.stderr
     assert "Traceback" not in done.stderr
 
 
-def test_a_script_alone_is_enough(installed: Installed, folder: Path) -> None:
-    text = (folder / "train.py").read_text().replace("10_000", "60")
-    (folder / "train.py").write_text(text)
-    done = installed.run("diagnose", "train.py", cwd=folder)
-    assert "60 steps" in done.stderr, done.stderr
-    assert "Traceback" not in done.stderr
-
-
-def test_a_module_called_diagnose_is_the_one_name_that_cannot_be_shared(
+def test_a_script_alone_is_enough_and_only_one_name_cannot_be_shared(
     installed: Installed, folder: Path
 ) -> None:
+    (folder / "train.py").write_text(TRAIN.replace("10_000", "60"))
     (folder / "diagnose.py").write_text("raise SystemExit('the wrong one')\n")
-    done = installed.run("diagnose", "script", "--seconds", "6", "train.py", cwd=folder)
-    assert "A step of train.py takes" in done.stderr, done.stderr
-    assert "diagnose.py" in done.stderr
-    assert "rename" in done.stderr
+    done = installed.run("diagnose", "train.py", cwd=folder)
+    assert "60 steps" in done.stderr, done.stderr
+    assert re.search(r"diagnose\.py; rename yours", done.stderr)
+    assert "Traceback" not in done.stderr
 
 
 def test_a_job_of_ones_own_is_measured_and_built_in_ones_are_said_to_be_elsewhere(

@@ -39,6 +39,7 @@ ONLY: dict[str, tuple[str, ...]] = {
         "matplotlib",
         "numpy",
     ),
+    "diagnose/commands/notebook.py": ("diagnose", "IPython"),  # only inside a notebook
     "diagnose/commands/**": ("diagnose", "rich"),
     # The doors that a user runs as files.
     "diagnose/ddp_bandwidth.py": ("diagnose.commands",),

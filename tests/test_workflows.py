@@ -12,7 +12,8 @@ import pytest
 import yaml  # type: ignore[import-untyped]
 
 ROOT = Path(__file__).parents[1]
-WORKFLOWS = ("check.yml", "diagnose-gpu.yml")
+MEASURING = ("diagnose-cpu.yml", "diagnose-gpu.yml")
+WORKFLOWS = ("check.yml", *MEASURING)
 SECONDS = 60  # for any of the small commands below
 TRUSTED_ACTIONS = {"actions/checkout", "actions/setup-python", "actions/upload-artifact"}
 
@@ -43,7 +44,10 @@ def find_makefile_targets() -> set[str]:
 
 @pytest.mark.parametrize(
     ("name", "targets"),
-    [("check.yml", ["test", "check"]), ("diagnose-gpu.yml", ["diagnose", "check"])],
+    [
+        ("check.yml", ["test", "check"]),
+        *((name, ["diagnose", "optimize", "bandwidth", "scaling", "check"]) for name in MEASURING),
+    ],
 )
 def test_workflow_calls_targets_of_the_makefile(name: str, targets: list[str]) -> None:
     assert find_targets(find_scripts(read_workflow(name))) == targets
@@ -80,13 +84,15 @@ def test_check_runs_on_every_change_with_both_pythons() -> None:
     assert workflow["jobs"]["check"]["strategy"]["matrix"]["python"] == ["3.10", "3.12"]
 
 
-def test_gpu_machine_measures_one_at_a_time_and_never_for_strangers() -> None:
-    workflow = read_workflow("diagnose-gpu.yml")
+@pytest.mark.parametrize("name", MEASURING)
+def test_a_machine_measures_one_at_a_time_and_never_for_strangers(name: str) -> None:
+    workflow = read_workflow(name)
     assert set(workflow["on"]) == {"workflow_dispatch", "schedule"}
     assert workflow["concurrency"]["cancel-in-progress"] == "false"
     assert "${{" not in workflow["concurrency"]["group"]
     assert workflow["permissions"] == {"contents": "write"}
-    assert workflow["jobs"]["diagnose"]["runs-on"] == ["self-hosted", "gpu"]
+    machine = ["self-hosted", "gpu"] if "gpu" in name else "ubuntu-latest"
+    assert workflow["jobs"]["diagnose"]["runs-on"] == machine
 
 
 # What the last step does to a repository: commits what changed, once, on top of what others
@@ -138,19 +144,81 @@ def clone(tmp_path: Path) -> Path:
     return clone
 
 
-def run_commit_step(directory: Path) -> str:
-    [script] = [s for s in find_scripts(read_workflow("diagnose-gpu.yml")) if "git commit" in s]
-    return run(directory, "bash", "-e", "-c", script)
+# Stands in for make: leaves a report where the real one would, or fails for one target.
+MAKE = """#!/bin/sh
+echo "$@" >> "$MAKE_LOG"
+[ "$1" = "$FAILING" ] && exit 3
+[ "$1" = check ] && exit 0
+mkdir -p reports/hosted
+echo "# $1" >> reports/hosted/report.md
+"""
 
 
-def test_changed_reports_are_committed_on_top_of_the_branch(clone: Path, tmp_path: Path) -> None:
-    (clone / "reports" / "README.md").write_text("one\n")
-    run_commit_step(clone)
+def run_workflow(name: str, clone: Path, tmp_path: Path, failing: str = "") -> tuple[bool, str]:
+    """Every shell line of the job in its order, as a runner takes them: whether it passed."""
+    tools, summary = tmp_path / "tools", tmp_path / "summary.md"
+    tools.mkdir()
+    summary.touch()
+    for tool, text in (("make", MAKE), ("nvidia-smi", "#!/bin/sh\necho one\necho two\n")):
+        (tools / tool).write_text(text)
+        (tools / tool).chmod(0o755)
+    environment = ENVIRONMENT | {
+        "PATH": f"{tools}:{os.environ['PATH']}",
+        "MAKE_LOG": str(tmp_path / "made"),
+        "FAILING": failing,
+        "GITHUB_STEP_SUMMARY": str(summary),
+    }
+    outcomes: list[str] = []
+    for step in find_steps(read_workflow(name)):
+        condition = step.get("if", "")
+        if "run" not in step or (condition == "${{ failure() }}"):
+            continue
+        if "steps.*.outcome" in condition and "failure" not in outcomes:
+            continue
+        shell = ["bash", "-e", "-c", step["run"]]
+        done = subprocess.run(
+            shell, cwd=clone, env=environment, capture_output=True, timeout=SECONDS, check=False
+        )
+        outcomes.append("success" if done.returncode == 0 else "failure")
+        if done.returncode and step.get("continue-on-error") != "true":
+            return False, summary.read_text()
+    return True, summary.read_text()
+
+
+@pytest.mark.parametrize("name", MEASURING)
+def test_a_workflow_measures_all_and_commits_it(name: str, clone: Path, tmp_path: Path) -> None:
+    passed, summary = run_workflow(name, clone, tmp_path)
+    assert passed
+    made = [line.split()[0] for line in (tmp_path / "made").read_text().splitlines()]
+    assert made == ["diagnose", "optimize", "bandwidth", "scaling", "check"]
+    assert summary == "# diagnose\n# optimize\n# bandwidth\n# scaling\n", "rendered in the job"
     log = git(tmp_path / "origin.git", "log", "--format=%an %s", "main").splitlines()
     assert log[0].startswith("github-actions[bot] Reports of ")
-    assert log[1:] == ["t meanwhile", "t first"]
+    assert log[1:] == ["t meanwhile", "t first"], "on top of what others pushed meanwhile"
+    shown = git(tmp_path / "origin.git", "show", "main:reports/hosted/report.md")
+    assert shown == summary.strip()
 
 
-def test_unchanged_reports_are_not_committed(clone: Path, tmp_path: Path) -> None:
-    assert "did not change" in run_commit_step(clone)
+@pytest.mark.parametrize("name", MEASURING)
+def test_what_fails_keeps_nothing_else_from_being_committed(
+    name: str, clone: Path, tmp_path: Path
+) -> None:
+    passed, summary = run_workflow(name, clone, tmp_path, failing="optimize")
+    assert not passed
+    assert "# optimize" not in summary
+    assert "# scaling" in git(tmp_path / "origin.git", "show", "main:reports/hosted/report.md")
+
+
+@pytest.mark.parametrize("name", MEASURING)
+def test_reports_that_do_not_pass_the_check_are_not_committed(
+    name: str, clone: Path, tmp_path: Path
+) -> None:
+    assert not run_workflow(name, clone, tmp_path, failing="check")[0]
+    assert git(tmp_path / "origin.git", "log", "--format=%s", "main") == "meanwhile\nfirst"
+
+
+@pytest.mark.parametrize("name", MEASURING)
+def test_unchanged_reports_are_not_committed(name: str, clone: Path, tmp_path: Path) -> None:
+    [script] = [s for s in find_scripts(read_workflow(name)) if "git commit" in s]
+    assert "did not change" in run(clone, "bash", "-e", "-c", script)
     assert git(tmp_path / "origin.git", "log", "--format=%s", "main") == "meanwhile\nfirst"

@@ -77,36 +77,48 @@ def write_files(
 ) -> list[tuple[Path, int, int]]:
     """Write the three files; for each its path, its rows and the sentences it draws on."""
     # Imported here: a wrong option is answered without torch.
-    from bench.data import tensors, text
     from bench.dgca.config import DGCAConfig
     from bench.dgca.workload import WORKLOAD
     from diagnose.records.files import write_file
 
     config = DGCAConfig.from_size(WORKLOAD.size(size_name, "cpu")[1])
     length = config.length if length is None else length
-    corpus = text.read(data)
-    room = length // 2 - tensors.PROMPT_LENGTH
-    sentences = corpus.sentences or tuple(target for _, target in corpus.pairs)
-    parts = split(sorted({each[:room] for each in sentences}), seed)
     written = []
     for name, share in SHARES.items():
-        chosen = parts[name]
-        part = replace(
-            corpus,
-            sentences=tuple(each for each in corpus.sentences if each[:room] in chosen),
-            pairs=tuple(pair for pair in corpus.pairs if pair[1][:room] in chosen),
-        )
-        size = len(part) if rows is None else max(1, round(rows * share))
-        made = tensors.to_tensors(tensors.make_pairs(part, size, seed), length, config.vocab)
-        kept = {each: made[each] for each in tensors.INPUTS}
+        wanted = None if rows is None else max(1, round(rows * share))
+        kept, sentences = _make_part(name, data, length, config.vocab, wanted, seed)
         path = output / f"{name}.pt"
         try:
             write_file(path, partial(_save, kept))
         except (OSError, RuntimeError) as error:
             reason = getattr(error, "strerror", None) or error
             raise WorkloadError(f"{path} cannot be written: {reason}") from error
-        written.append((path, size, len(chosen)))
+        written.append((path, len(kept["input_ids"]), sentences))
     return written
+
+
+def make_part(name: str, data: Path | None, length: int, vocab: int) -> dict[str, Tensor]:
+    """The rows of one of the files as they are written by default, without writing them."""
+    return _make_part(name, data, length, vocab, None, Options.seed)[0]
+
+
+def _make_part(
+    name: str, data: Path | None, length: int, vocab: int, rows: int | None, seed: int
+) -> tuple[dict[str, Tensor], int]:
+    from bench.data import tensors, text
+
+    corpus = text.read(data)
+    room = length // 2 - tensors.PROMPT_LENGTH
+    sentences = corpus.sentences or tuple(target for _, target in corpus.pairs)
+    chosen = split(sorted({each[:room] for each in sentences}), seed)[name]
+    part = replace(
+        corpus,
+        sentences=tuple(each for each in corpus.sentences if each[:room] in chosen),
+        pairs=tuple(pair for pair in corpus.pairs if pair[1][:room] in chosen),
+    )
+    size = len(part) if rows is None else rows
+    made = tensors.to_tensors(tensors.make_pairs(part, size, seed), length, vocab)
+    return {each: made[each] for each in tensors.INPUTS}, len(chosen)
 
 
 def _save(tensors: Mapping[str, Tensor], path: Path) -> None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from functools import partial
+from pathlib import Path
 from random import Random
 
 import torch
 from torch import Tensor, nn
+from torch.utils.data import Dataset
 
 from bench import bert
 from bench.data import confusion, tensors, vocabulary
@@ -34,11 +36,19 @@ SIZES = {
             "vocab": vocabulary.COMMON_SIZE,
         },
     ),
-    # For several ranks on the cores of one CPU: gradients as large as the step is short.
+    # For several ranks on the cores of one CPU: gradients as large as the step is short, and more
+    # of them than one bucket of 25 MiB holds.
     "ranks": Size(
         batch_size=4,
         sequence_length=20,
-        shape={"layers": 1, "hidden": 128, "heads": 2, "ffn": 512, "rows": 4096},
+        shape={
+            "layers": 2,
+            "hidden": 384,
+            "heads": 6,
+            "ffn": 1536,
+            "rows": 4096,
+            "vocab": vocabulary.COMMON_SIZE,
+        },
     ),
     # For tests: the vocabulary is all that is left of the cost.
     "tiny": Size(
@@ -89,6 +99,15 @@ def synthetic_batch(size: Size, device: torch.device) -> dict[str, Tensor]:
     return {name: rows[name].to(device) for name in tensors.INPUTS}
 
 
+def open_dev_rows(size: Size, data: Path | None) -> Dataset[dict[str, Tensor]]:
+    """What bench.dgca.preprocess writes to dev.pt: a tenth of the sentences, one row for each."""
+    from bench.dgca.preprocess import make_part
+
+    assert size.sequence_length is not None
+    rows = make_part("dev", data, size.sequence_length, bert.vocabulary_of(size))
+    return tensors.SentencePairs(rows, "preload")
+
+
 def treatment() -> Treatment:
     from bench.optimizations.catalogue import TREATMENT
 
@@ -105,6 +124,7 @@ WORKLOAD = Workload(
         "mmap": partial(bert.open_pairs, hold="mmap", names=tensors.INPUTS),
         "preload": partial(bert.open_pairs, hold="preload", names=tensors.INPUTS),
     },
+    evaluation_rows=open_dev_rows,
     describe_data=bert.describe_data,
     gradient_norm_most=GRADIENT_NORM_MOST,
     treatment=treatment,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 
@@ -67,22 +68,28 @@ def build_model(lab: Lab, forms: Forms) -> DGCA:
     return DGCA(DGCAConfig.from_size(lab.size), forms).to(lab.device)
 
 
+def build_exact_model(lab: Lab, forms: Forms) -> DGCA:
+    """Without dropout, so that sides agree, and in training mode: cuDNN refuses the backward pass
+    of recurrent layers in the other.
+    """
+    torch.manual_seed(lab.seed)
+    config = replace(DGCAConfig.from_size(lab.size), dropout=0.0)
+    return DGCA(config, forms).to(lab.device)
+
+
 def model_outcome(forms: Forms) -> Callable[[Lab], dict[str, Tensor]]:
     """Outputs, loss and gradients of the whole model, without dropout."""
 
     def outcome(lab: Lab) -> dict[str, Tensor]:
-        model = build_model(lab, forms).eval()
+        model = build_exact_model(lab, forms)
         batch = real_batch(lab)
         output = model(batch)
         loss = compute_loss(output, batch, model.config).total
         torch.autograd.backward(loss)
-        gradients = {
-            f"gradient of {name}": _gradients(part) for name, part in model.named_children()
-        }
         return {
             "per sample log-probabilities": output.log_probs.detach(),
             "loss": loss.detach().reshape(1),
-            **gradients,
+            **gradients_of(model),
         }
 
     return outcome
@@ -102,6 +109,11 @@ def labelled_outcome(forms: Forms) -> Callable[[Lab], dict[str, Tensor]]:
         return {"log-probabilities of the labels": log_probs, **found}
 
     return outcome
+
+
+def gradients_of(model: nn.Module) -> dict[str, Tensor]:
+    """One row of numbers for each part of the model."""
+    return {f"gradient of {name}": _gradients(part) for name, part in model.named_children()}
 
 
 def _gradients(part: nn.Module) -> Tensor:

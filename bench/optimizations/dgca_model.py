@@ -20,6 +20,8 @@ from bench.optimizations.dgca_lab import (
     training_trial,
 )
 from bench.optimizations.lab import opened
+from diagnose.measure.machine.allocations import count_allocations
+from diagnose.measure.machine.device import Device
 from diagnose.workload import Condition, Fact, Lab, OpenTrial, Optimization, Side, Trial
 
 MASK_RATE = 0.2
@@ -181,9 +183,17 @@ def _fusion_side(text: str, fuse: Fuse, condition: Condition = "real data") -> S
 
 
 def _fusion_facts(lab: Lab) -> dict[str, Fact]:
+    """What a whole step asks the allocator for with either form, counted."""
     assert lab.size.sequence_length is not None
     places = lab.size.batch_size * lab.size.sequence_length
-    return {"saved_bytes": places * vocabulary_of(lab.size) * 4}
+    found: dict[str, Fact] = {"vocabulary_tensor_bytes": places * vocabulary_of(lab.size) * 4}
+    for side, fuse in (("before", fusion.fuse_with_zeros), ("after", fusion.fuse_in_place)):
+        with training_trial(replace(ORIGINAL, fuse=fuse), masking.mask_on_device)(lab) as trial:
+            trial.step()  # the first makes the optimiser's state, which stays
+            counted = count_allocations(trial.step, Device(lab.device.type))
+        found[f"{side}_peak_bytes"] = counted.peak_bytes
+        found[f"{side}_allocated_bytes"] = counted.allocated_bytes
+    return found
 
 
 GATED_FUSION = Optimization(

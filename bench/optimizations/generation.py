@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -14,7 +14,6 @@ from bench.optimizations.generation_lab import (
     compare,
     compile_obstacle,
     copy_obstacle,
-    loader_obstacle,
     open_settings,
     processes_obstacle,
     processes_of,
@@ -24,24 +23,21 @@ from bench.optimizations.generation_lab import (
 )
 from bench.optimizations.generation_short import (
     BATCHES_OF_SHORT_ANSWERS,
-    ELSEWHERE,
     SHORT_ANSWERS,
-    SINGLE_TOKENS,
     against_single_samples,
     fix_length,
     on_short_answers,
-    with_work_for_loaders,
 )
 from bench.optimizations.lab import Changes
 from diagnose.workload import Fact, Generation, Lab, Optimization, Treatment
 
 # 32 → 48 and 64 in the guide about plans, whatever the size's own batch is.
+GUIDE_BATCH = 32
 HALF_MORE, DOUBLE = 1.5, 2.0
 LIMITS = (16, 8)
 # Three batches of the base are two that are half as large again, but two are one that is twice as
-# large: on the CPU the bold plan and its own parts ask less, and nothing else is predicted of them.
+# large: on the CPU the bold plan asks less.
 BOLD = "plan_b"
-BOLD_PARTS = ("batch_double", "tokens_8")
 BOLD_BATCHES_ON_CPU = 2
 
 
@@ -51,8 +47,6 @@ class Knob:
 
     optimization: Optimization
     changes: InLab
-    # Why it is tried on other questions or answers here, so that no plan can be made of it.
-    elsewhere: Callable[[Lab], str] = lambda lab: ""
 
 
 @dataclass(frozen=True)
@@ -87,16 +81,20 @@ PLANS = (
 def make_treatment(generation: Generation) -> Treatment:
     """All that can be tried on a job that writes, in the order of the guides."""
     evaluator = Evaluator(generation)
-    knobs = _knobs(evaluator)
-    by_key = {each.optimization.key: each for each in knobs}
-    plans = [_plan(evaluator, each, by_key) for each in PLANS]
     return Treatment(
         (
             *against_single_samples(evaluator),
-            *(each.optimization for each in knobs),
+            *(_plan(evaluator, each) for each in PLANS),
+            compare(
+                evaluator,
+                "compile",
+                "torch.compile with a static cache",
+                ("eager", {}),
+                ("model.compile(), static cache", {"compile": True, "static_cache": True}),
+                obstacle=compile_obstacle,
+            ),
             *(fix_length(evaluator, limit) for limit in LIMITS),
             *on_short_answers(evaluator),
-            *plans,
         ),
         mapped={
             "evaluation pass": open_settings(
@@ -108,30 +106,38 @@ def make_treatment(generation: Generation) -> Treatment:
     )
 
 
-def _knobs(evaluator: Evaluator) -> list[Knob]:
+def _knobs(evaluator: Evaluator) -> dict[str, Knob]:
     """Those that start from the base; each is one setting of it."""
 
     def knob(key: str, title: str, before: str, after: str, changes: Changes, **more: Any) -> Knob:
-        asked = _asking(evaluator, key)
-        made = compare(asked, key, title, (before, {}), (after, changes), **more)
+        made = compare(evaluator, key, title, (before, {}), (after, changes), **more)
         return Knob(made, lambda lab: changes)
 
     def limited(limit: int) -> Knob:
-        key, changes = f"tokens_{limit}", {"max_new_tokens": limit}
+        changes = {"max_new_tokens": limit}
         return knob(
-            key,
+            f"tokens_{limit}",
             f"At most {limit} new tokens, natural stop",
             "max_new_tokens=32",
             f"max_new_tokens={limit}",
             changes,
-            facts=token_facts(_asking(evaluator, key), {}, changes),
+            facts=token_facts(evaluator, {}, changes),
             claims_equality=False,
         )
 
-    return [
+    workers = workers_here()
+    fewer = "" if workers == WORKERS else f", as many as cores; the guide has {WORKERS}"
+    made = [
         _larger(evaluator, "batch_half_more", "Batches half as large again", HALF_MORE),
         _larger(evaluator, "batch_double", "Batches twice as large", DOUBLE),
-        _workers(evaluator),
+        knob(
+            "workers_4",
+            f"{workers} loader process(es){fewer}",
+            "num_workers=0",
+            f"num_workers={workers}",
+            {"workers": workers},
+            facts=lambda lab: {"after_workers": workers, "batches": evaluator.batches(lab)},
+        ),
         knob(
             "pin_memory",
             "Load into pinned memory",
@@ -150,22 +156,8 @@ def _knobs(evaluator: Evaluator) -> list[Knob]:
             obstacle=copy_obstacle,
         ),
         _processes(evaluator),
-        knob(
-            "compile",
-            "torch.compile with a static cache",
-            "eager",
-            "model.compile(), static cache",
-            {"compile": True, "static_cache": True},
-            obstacle=compile_obstacle,
-        ),
     ]
-
-
-def _asking(evaluator: Evaluator, key: str) -> Evaluator:
-    """With the questions of the plan that the change belongs to."""
-    if key in (BOLD, *BOLD_PARTS):
-        return replace(evaluator, count=whole_batches(BOLD_BATCHES_ON_CPU))
-    return evaluator
+    return {each.optimization.key: each for each in made}
 
 
 def _larger(evaluator: Evaluator, key: str, title: str, factor: float) -> Knob:
@@ -175,7 +167,7 @@ def _larger(evaluator: Evaluator, key: str, title: str, factor: float) -> Knob:
         return {"batch_size": int(lab.size.batch_size * factor)}
 
     made = compare(
-        _asking(evaluator, key),
+        evaluator,
         key,
         title,
         ("the size's own batch", {}),
@@ -183,33 +175,6 @@ def _larger(evaluator: Evaluator, key: str, title: str, factor: float) -> Knob:
         facts=lambda lab: {"after_batch_size": changes(lab)["batch_size"]},
     )
     return Knob(made, changes)
-
-
-def _workers(evaluator: Evaluator) -> Knob:
-    """On the base where its batches are enough to load ahead, else on as many single tokens."""
-    enough, workers = with_work_for_loaders(evaluator), workers_here()
-    changes: Changes = {"workers": workers}
-
-    def elsewhere(lab: Lab) -> str:
-        return loader_obstacle(evaluator, lab)
-
-    def start(lab: Lab) -> Changes:
-        return SINGLE_TOKENS if elsewhere(lab) else {}
-
-    def facts(lab: Lab) -> Mapping[str, Fact]:
-        where = {"answer_tokens": 1, **ELSEWHERE} if elsewhere(lab) else {}
-        return {"after_workers": workers, "batches": enough.batches(lab), **where}
-
-    fewer = "" if workers == WORKERS else f", as many as cores; the guide has {WORKERS}"
-    made = compare(
-        enough,
-        "workers_4",
-        f"{workers} loader process(es){fewer}",
-        ("num_workers=0", start),
-        (f"num_workers={workers}", lambda lab: {**start(lab), **changes}),
-        facts=facts,
-    )
-    return Knob(made, lambda lab: changes, elsewhere)
 
 
 def _processes(evaluator: Evaluator) -> Knob:
@@ -240,30 +205,24 @@ def _processes(evaluator: Evaluator) -> Knob:
     return Knob(made, changes)
 
 
-def _plan(evaluator: Evaluator, plan: PlanParts, knobs: Mapping[str, Knob]) -> Optimization:
-    """All parts that can act here; those that cannot are named."""
-    evaluator = _asking(evaluator, plan.key)
-
-    def why_not(key: str, lab: Lab) -> str:
-        return knobs[key].optimization.obstacle(lab) or knobs[key].elsewhere(lab)
-
-    def usable(lab: Lab) -> list[str]:
-        return [key for key in plan.parts if not why_not(key, lab)]
+def _plan(evaluator: Evaluator, plan: PlanParts) -> Optimization:
+    """All parts together, and each in the same blocks; what cannot act here is set all the same."""
+    if plan.key == BOLD:
+        evaluator = replace(evaluator, count=whole_batches(BOLD_BATCHES_ON_CPU))
+    every = _knobs(evaluator)
+    parts = [every[key] for key in plan.parts]
 
     def changes(lab: Lab) -> Changes:
-        merged: dict[str, Fact] = {}
-        for key in usable(lab):
-            merged.update(knobs[key].changes(lab))
-        return merged
+        return {name: value for each in parts for name, value in each.changes(lab).items()}
 
     def facts(lab: Lab) -> Mapping[str, Fact]:
         used = changes(lab)
-        reasons = [f"{key} ({why})" for key in plan.parts if (why := why_not(key, lab))]
-        left_out: Mapping[str, Fact] = {"left_out": "; ".join(reasons)} if reasons else {}
+        inert = [key for key in plan.parts if every[key].optimization.obstacle(lab)]
         return {
-            **left_out,
             "may_change_answers": True,
-            "parts": ", ".join(usable(lab)),
+            "parts": ", ".join(plan.parts),
+            "inert": ", ".join(inert),
+            "batch_scale": lab.size.batch_size / GUIDE_BATCH,
             "after_batch_size": used.get("batch_size", lab.size.batch_size),
             "after_processes": used.get("processes", 1),
             "after_max_new_tokens": used["max_new_tokens"],
@@ -282,4 +241,5 @@ def _plan(evaluator: Evaluator, plan: PlanParts, knobs: Mapping[str, Knob]) -> O
         claims_equality=False,
         facts=facts,
         obstacle=obstacle,
+        parts=tuple(each.optimization for each in parts),
     )

@@ -17,12 +17,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from bench.generation.reader import generation_config
 from bench.optimizations.generation_pass import (
     Answer,
     Pass,
     Ranks,
     Settings,
-    build_config,
     in_order,
     split,
 )
@@ -81,19 +81,7 @@ class Evaluator:
 
     def questions(self, lab: Lab) -> dict[int, Question]:
         """Those of one pass, by their places; those of a small data set are asked again."""
-        rows = self._usual_rows(lab) or self.rows(lab)
-        return dict(enumerate(islice(cycle(rows), self.count(lab))))
-
-    def asks_usual_answers_only(self, lab: Lab) -> bool:
-        return 0 < len(self._usual_rows(lab)) < len(self.rows(lab))
-
-    def _usual_rows(self, lab: Lab) -> list[Question]:
-        """Every token of a batch's longest answer costs a step, and a CPU has time for few."""
-        if lab.device.type != "cpu":
-            return []
-        lengths = self.reference_lengths(lab)
-        rows = zip(self.rows(lab), lengths, strict=True)
-        return [row for row, each in rows if max(each) <= SHORT]
+        return dict(enumerate(islice(cycle(self.rows(lab)), self.count(lab))))
 
     def reference_lengths(self, lab: Lab) -> list[list[int]]:
         """Tokens of every reference answer, for each question of the whole data set."""
@@ -259,7 +247,6 @@ def token_facts(evaluator: Evaluator, before: Changes, after: Changes) -> Facts:
             "reference_mean_tokens": round(statistics.fmean(lengths), 3),
             "longest_reference": max(lengths),
             f"within_{SHORT}_tokens_share": share_within(lengths, SHORT),
-            "asks_usual_answers_only": evaluator.asks_usual_answers_only(lab),
         }
         for name, changes in (("before", before), ("after", after)):
             limit = settings_of(lab, changes).max_new_tokens
@@ -302,11 +289,12 @@ def _padding(lengths: Mapping[int, int], settings: Settings) -> float:
 
 def config_facts(lab: Lab) -> Mapping[str, Fact]:
     """What one construction costs: far less than the noise of a pass, so timed by itself."""
-    settings = settings_of(lab, {})
+    decoding = settings_of(lab, {}).decoding
+    generation_config((0,), 0, decoding)  # imports what it needs
     began = time.perf_counter()
     for _ in range(CONFIGS):
-        build_config(settings)
-    return {"one_construction_seconds": (time.perf_counter() - began) / CONFIGS}
+        generation_config.__wrapped__((0,), 0, decoding)
+    return {"one_construction_microseconds": (time.perf_counter() - began) / CONFIGS * 1e6}
 
 
 # --- why a change cannot act here ---
@@ -331,17 +319,6 @@ def compile_obstacle(lab: Lab) -> str:
 def workers_here() -> int:
     """More loader processes than cores would only take turns."""
     return min(WORKERS, len(os.sched_getaffinity(0)))
-
-
-def loader_obstacle(evaluator: Evaluator, lab: Lab) -> str:
-    """Why loader processes would have nothing to do in a pass."""
-    workers, batches = workers_here(), evaluator.batches(lab)
-    if batches >= workers * BATCHES_PER_WORKER:
-        return ""
-    return (
-        f"at most {batches} batches are too few for {workers} loader process(es), which are tried "
-        f"with {workers * BATCHES_PER_WORKER}"
-    )
 
 
 def processes_of(lab: Lab) -> int:

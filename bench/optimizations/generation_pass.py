@@ -17,7 +17,8 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from diagnose.measure.evaluation.scores import vqa_accuracy
+from bench.generation.reader import generation_config
+from diagnose.measure.evaluation.scores import vqa_accuracies, vqa_accuracy
 from diagnose.workload import Decoding, Encoded, Generator, Question
 
 # A model of a few GB loads from a slow disk in less.
@@ -105,7 +106,7 @@ class Pass:
         for number, loaded in enumerate(self._loader):
             places, batch = loaded
             if settings.config_per_batch:
-                build_config(settings)
+                generation_config.cache_clear()  # the next batch builds and uses its own
             tokens = self._answer(batch)
             if settings.log_every_batch or number == 0:
                 self._log(number, batch, tokens)
@@ -113,7 +114,7 @@ class Pass:
             if settings.score_per_sample:
                 scores.update((place, self._score(place, written[place])) for place in places)
         if not settings.score_per_sample:
-            scores = {place: self._score(place, each) for place, each in written.items()}
+            scores = self._score_all(written)
         return {place: Answer(each, scores[place]) for place, each in written.items()}
 
     def close(self) -> None:
@@ -132,6 +133,11 @@ class Pass:
 
     def _score(self, place: int, tokens: Sequence[int]) -> float:
         return vqa_accuracy(self._generator.decode(tokens), self._questions[place].references)
+
+    def _score_all(self, written: Mapping[int, Sequence[int]]) -> dict[int, float]:
+        texts = [self._generator.decode(each) for each in written.values()]
+        references = [self._questions[place].references for place in written]
+        return dict(zip(written, vqa_accuracies(texts, references), strict=True))
 
     def _log(
         self, number: int, batch: Mapping[str, Tensor], tokens: Sequence[Sequence[int]]
@@ -155,15 +161,6 @@ def split(places: Sequence[int], batch_size: int) -> list[list[int]]:
 def shard(questions: Mapping[int, Question], rank: int, ranks: int) -> dict[int, Question]:
     """Every so-manieth question: none is lost, none is padded on, none is counted twice."""
     return dict(list(questions.items())[rank::ranks])
-
-
-def build_config(settings: Settings) -> object:
-    """What the published loop builds again for every batch."""
-    from transformers import GenerationConfig
-
-    return GenerationConfig(
-        max_new_tokens=settings.max_new_tokens, do_sample=False, use_cache=settings.use_cache
-    )
 
 
 def cut_at_own_length(

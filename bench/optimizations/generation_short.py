@@ -130,7 +130,7 @@ def on_short_answers(evaluator: Evaluator) -> list[Optimization]:
             "score_at_once",
             "Score all answers at once",
             ("sample by sample, between batches", {}),
-            ("all after the last batch", {"score_per_sample": False}),
+            ("all after the last batch, each text read once", {"score_per_sample": False}),
         ),
         # The base has the cache already: this shows what it saves.
         _elsewhere(

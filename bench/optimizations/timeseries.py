@@ -19,8 +19,8 @@ from bench.optimizations.timeseries_lab import (
     gradient_outcome,
     loader_facts,
     model_facts,
+    open_epochs,
     open_settings,
-    open_short_epoch,
     prediction_outcome,
     resident_step,
     settings_of,
@@ -94,7 +94,7 @@ def _compile(key: str, mode: str) -> Optimization:
 def _kept_on_device(key: str, title: str, scope: str) -> Optimization:
     def make(text: str, changes: Changes) -> Side:
         def outcome(lab: Lab) -> Mapping[str, Tensor]:
-            with open_short_epoch(settings_of(lab, changes), lab) as epoch:
+            with open_epochs(settings_of(lab, changes), lab) as epoch:
                 if scope == "evaluation":
                     return {"per sample predictions": epoch.evaluate()}
                 return {"attention by day": epoch.weigh_days()}
@@ -152,11 +152,15 @@ OPTIMIZATIONS = (
         ("4 workers", FOUR_WORKERS),
         ("in the training process", ALONE),
     ),
-    _other_model(
-        "hidden_128", "Hidden size 128", "hidden as it was (64)", "hidden 128", {"hidden": 128}
-    ),
-    _other_model(
-        "hidden_256", "Hidden size 256", "hidden as it was (64)", "hidden 256", {"hidden": 256}
+    *(
+        _other_model(
+            f"hidden_{size}",
+            f"Hidden size {size}",
+            "hidden as it was (64)",
+            f"hidden {size}",
+            {"hidden": size},
+        )
+        for size in (128, 256, 512)
     ),
     _compile("compile_default", "default"),
     _compile("compile_max_autotune", "max-autotune"),

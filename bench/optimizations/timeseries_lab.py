@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import atexit
 import functools
-import os
-import shutil
 import statistics
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from bench.optimizations.lab import Changes, Facts, Outcome, opened
+from bench.optimizations.lab import Changes, Facts, Outcome, opened, watch_compiling
 from bench.timeseries.epoch import Epoch, gradients, loss_curve, open_epoch, read_parts
 from bench.timeseries.settings import Settings
 from bench.timeseries.training import (
@@ -28,7 +24,7 @@ from bench.timeseries.training import (
     find_amp_obstacle,
     make_trainer,
 )
-from bench.timeseries.windows import Batch, Windows, open_loader
+from bench.timeseries.windows import Batch, open_loader
 from diagnose.workload import Fact, Lab, OpenTrial, Trial
 
 EPOCH = "training epoch"
@@ -42,28 +38,11 @@ PROVEN_STEPS = 3
 # About four passes over the default series: enough to see whether a large batch falls behind.
 CURVE_SAMPLES = 4096
 STARTS = 3
-# A CPU takes seconds for what a GPU does at once. So many windows are whole batches of 128, 256
-# and 512, and both sides of every experiment see the same ones.
-MOST_CPU_WINDOWS = 512
-MOST_CPU_VALIDATION_WINDOWS = 128
 
 
-def open_short_epoch(settings: Settings, lab: Lab) -> AbstractContextManager[Epoch]:
-    """An epoch of the whole series, or on the CPU of its first windows."""
-    parts = read_parts(settings, lab.data)
-    if lab.device.type == "cpu":
-        parts = replace(
-            parts,
-            training=_first(parts.training, MOST_CPU_WINDOWS),
-            validation=_first(parts.validation, MOST_CPU_VALIDATION_WINDOWS),
-        )
-    return open_epoch(settings, lab.device, lab.seed, parts)
-
-
-def _first(windows: Windows, count: int) -> Windows:
-    count = min(count, len(windows))
-    days = windows.days[: count + windows.sequence - 1]
-    return Windows(days, windows.targets[:count], windows.measured[:count], windows.sequence)
+def open_epochs(settings: Settings, lab: Lab) -> AbstractContextManager[Epoch]:
+    """Epochs of the whole series, on every device."""
+    return open_epoch(settings, lab.device, lab.seed, read_parts(settings, lab.data))
 
 
 def settings_of(lab: Lab, *changes: Changes) -> Settings:
@@ -89,7 +68,7 @@ def open_settings(changes: Changes, scope: str = EPOCH) -> OpenTrial:
         settings = settings_of(lab, changes)
         if settings.compile:
             torch.compiler.reset()
-        with open_short_epoch(settings, lab) as epoch:
+        with open_epochs(settings, lab) as epoch:
             step = functools.partial(run[scope], epoch)
             samples = epoch.samples if scope == EPOCH else len(epoch.evaluate())
             yield Trial(step, samples)
@@ -159,7 +138,7 @@ def prediction_outcome(changes: Changes) -> Outcome:
 
     def outcome(lab: Lab) -> Mapping[str, Tensor]:
         settings = settings_of(lab, changes, ALONE)
-        with open_short_epoch(settings, lab) as epoch:
+        with open_epochs(settings, lab) as epoch:
             epoch.train()
             return {"per sample predictions": epoch.evaluate()}
 
@@ -244,39 +223,11 @@ def _first_batch_seconds(lab: Lab, workers: int) -> float:
 
 
 def compile_facts(changes: Changes) -> Facts:
-    """What torch.compile did in the first epoch, from a cold cache."""
-
     def facts(lab: Lab) -> Mapping[str, Fact]:
-        # A cache of an earlier run would hide what a user waits for.
-        os.environ["TORCHINDUCTOR_CACHE_DIR"] = _fresh_cache(str(changes["compile"]))
-        torch.compiler.reset()
-        torch._dynamo.utils.counters.clear()
-        torch._dynamo.utils.clear_compilation_metrics()
-        with open_short_epoch(settings_of(lab, changes, ALONE), lab) as epoch:
-            seconds = []
-            for _ in range(3):
-                began = time.monotonic()
-                epoch.step()
-                seconds.append(time.monotonic() - began)
-        counters = torch._dynamo.utils.counters
-        compiled = torch._dynamo.utils.get_compilation_metrics()
-        again = [each for each in compiled if not str(each.compile_id).endswith("/0")]
-        return {
-            "took_effect": counters["stats"]["unique_graphs"] > 0,
-            "graph_breaks": sum(counters["graph_break"].values()),
-            "recompiles": len(again),
-            "compile_seconds": round(max(0.0, seconds[0] - min(seconds)), 3),
-        }
+        with open_epochs(settings_of(lab, changes, ALONE), lab) as epoch:
+            return watch_compiling(epoch.step, str(changes["compile"]))
 
     return facts
-
-
-@functools.cache
-def _fresh_cache(mode: str) -> str:
-    """A directory per mode, for as long as this process measures."""
-    directory = tempfile.mkdtemp(prefix=f"inductor-{mode}-")
-    atexit.register(shutil.rmtree, directory, ignore_errors=True)
-    return directory
 
 
 def amp_obstacle(lab: Lab) -> str:

@@ -18,6 +18,8 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 
 # Until queue, caches and allocator are what they will be.
 WARM_UP = 8
+# Of consecutive steps, so that chance shows.
+BLOCKS = 8
 
 
 def main(script: str, steps: int) -> None:
@@ -29,15 +31,19 @@ def main(script: str, steps: int) -> None:
     torch.accelerator.synchronize()
     first, last = launched[WARM_UP - 1], launched[-1]
     begin, *kernels = device.kernel_log(first - 1)[: last - first + 1]
-    span = kernels[-1].end - begin.end
+    ends = [begin.end, *(kernels[each - first - 1].end for each in launched[WARM_UP:])]
+    span = ends[-1] - begin.end
     busy, until = 0.0, begin.end
     for kernel in sorted(kernels, key=lambda each: each.start):
         busy += max(kernel.end - max(kernel.start, until), 0.0)
         until = max(until, kernel.end)
     count = len(launched) - WARM_UP
-    print(
-        json.dumps({"seconds": span / count, "busy": busy / span, "kernels": len(kernels) / count})
-    )
+    length = max(1, count // BLOCKS)
+    blocks = [
+        (ends[at + length] - ends[at]) / length for at in range(0, count - length + 1, length)
+    ]
+    seen = {"seconds": span / count, "busy": busy / span, "kernels": len(kernels) / count}
+    print(json.dumps({**seen, "blocks": blocks}))
 
 
 if __name__ == "__main__":

@@ -18,11 +18,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from bench.planted_async.clock import BLOCKS, WARM_UP
 from bench.planted_async.truth import CASES, Timed
 from diagnose.measure.jobs import ROOT
 from diagnose.measure.twins.cases import fixed_script
 
-STEPS = 40
+STEPS = 48
 DEADLINE_SECONDS = 300
 
 
@@ -33,6 +34,7 @@ class Side:
     seconds: float
     busy: float
     kernels: float
+    blocks: tuple[float, ...]  # seconds of a step in each
     printed: str
 
 
@@ -43,6 +45,7 @@ class Truth:
     slow: Side
     fixed: Side
     fixed_work: int
+    block_steps: int
 
     @property
     def gain_seconds(self) -> float:
@@ -57,10 +60,11 @@ class Truth:
 def measure(timed: Timed, environment: Mapping[str, str], steps: int = STEPS) -> Truth:
     with TemporaryDirectory() as scratch:
         slow, fixed = (
-            _run(script, {**environment, "FAKEGPU_PROFILE": timed.profile}, steps)
+            _run(script, {**environment, **timed.variables}, steps)
             for script in (timed.case.slow, fixed_script(timed.case, Path(scratch)))
         )
-    return Truth(slow, fixed, timed.case.fixed_work)
+    block_steps = max(1, (steps - WARM_UP) // BLOCKS)
+    return Truth(slow, fixed, timed.case.fixed_work, block_steps)
 
 
 def _run(script: Path, environment: Mapping[str, str], steps: int) -> Side:
@@ -72,7 +76,8 @@ def _run(script: Path, environment: Mapping[str, str], steps: int) -> Side:
     if done.returncode != 0:
         raise RuntimeError(f"{script} failed:\n{done.stderr}")
     *_, printed, measured = done.stdout.splitlines()
-    return Side(**json.loads(measured), printed=printed)
+    seen = json.loads(measured)
+    return Side(**{**seen, "blocks": tuple(seen["blocks"])}, printed=printed)
 
 
 def main(names: list[str]) -> None:

@@ -6,7 +6,7 @@ host wait for the device. `run.py` measures what the repair is worth.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from diagnose.measure.twins.cases import ROUNDING, Case, Culprit
@@ -21,6 +21,15 @@ class Timed:
     case: Case
     profile: str
 
+    @property
+    def name(self) -> str:
+        return f"{self.case.name} on {self.profile}"
+
+    @property
+    def variables(self) -> dict[str, str]:
+        """Of the processes that run it."""
+        return {"FAKEGPU_PROFILE": self.profile}
+
 
 def _one(name: str, cause: str, profile: str, fixed_work: int = 1) -> Timed:
     # Other rows are in a batch where one step does the work of several.
@@ -34,12 +43,56 @@ def _healthy(name: str, profile: str) -> Timed:
     return Timed(Case(name, (), ROUNDING, home=HOME), profile)
 
 
+def _unseen(timed: Timed) -> Timed:
+    """Written without knowledge of the rules of the tool."""
+    return replace(timed, case=replace(timed.case, unseen=True))
+
+
 CASES: tuple[Timed, ...] = (
     _one("input_rows", "input", "slow"),
+    _one("input_half", "input", "slow"),
+    _one("input_worker", "input", "slow"),
     _one("launch_rows", "launch", "h100"),
+    _one("launch_rows", "launch", "slow"),
     _one("batch_thin_layers", "batch", "h100", fixed_work=8),
+    _one("transfer_pageable", "transfer", "h100"),
+    _one("transfer_pageable", "transfer", "v100"),
+    _one("sync_masks", "sync", "h100"),
+    _one("sync_print", "sync", "slow"),
+    _one("sync_metrics", "sync", "h100"),
+    _one("optimizer_loop", "optimizer", "h100"),
+    _one("optimizer_loop", "optimizer", "slow"),
+    _one("evaluation_often", "evaluation", "slow"),
+    _one("recompute_table", "recompute", "slow"),
+    _one("precision_double", "precision", "h100"),
+    _one("host_checksum", "host", "h100"),
+    _healthy("host_checksum", "slow"),
     _healthy("compute_plain", "slow"),
     _healthy("compute_hidden_rows", "slow"),
     _healthy("compute_reads_before_step", "slow"),
     _healthy("compute_reads_after_step", "slow"),
+    _healthy("compute_pinned", "h100"),
+    _healthy("compute_worker", "slow"),
+    _healthy("compute_scaler", "slow"),
+    _healthy("compute_prefetch", "h100"),
+    _healthy("compute_logs", "slow"),
+    _healthy("compute_evaluation", "slow"),
+    *map(
+        _unseen,
+        (
+            _one("input_single_worker", "input", "slow"),
+            _one("input_half_hidden", "input", "slow"),
+            _one("transfer_unpinned", "transfer", "h100"),
+            _one("sync_layer_readings", "sync", "slow"),
+            _one("sync_kept_pixels", "sync", "slow"),
+            _one("sync_prints", "sync", "slow"),
+            _one("evaluation_exposed", "evaluation", "slow"),
+            _one("optimizer_single_tensors", "optimizer", "h100"),
+            _one("launch_experts", "launch", "h100"),
+            _healthy("compute_hidden_worker", "slow"),
+            _healthy("compute_log_seldom", "slow"),
+            _healthy("compute_hidden_scores", "slow"),
+            _healthy("compute_reads_at_end", "slow"),
+        ),
+    ),
 )

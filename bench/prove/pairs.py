@@ -4,19 +4,27 @@
     python -m bench.prove.pairs --kind sabotaged           # twins that compute something else
     python -m bench.prove.pairs --kind equal --runs 200    # planted scripts against themselves
 
-Every answer is kept in bench/prove/pairs.json as soon as it is there; pairs.md is made of it.
+Every answer is kept in bench/prove/pairs.json as soon as it is there; pairs.md is made of it. Equal
+pairs may run beside each other, each on cores of its own (--jobs): a neighbor is no excuse.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
+import shutil
+import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+import time
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from functools import partial
 from pathlib import Path
+from queue import Queue
 from typing import Any, NamedTuple
 
 from bench.planted.truth import CASES
@@ -27,6 +35,7 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 TRAIN = HERE / "sabotage" / "train.py"
 TIMEOUT_SECONDS = 900
+LINES_OFF = 2  # as `accuracy` judges: the same statement or its neighbor
 
 
 class Sabotage(NamedTuple):
@@ -79,8 +88,20 @@ class Pair(NamedTuple):
 def planted_pairs(folder: Path) -> Iterator[Pair]:
     for case in CASES:
         if case.ranks == 1 and case.repair.exists():
-            fixed = fixed_script(case, folder)
-            yield Pair(case.name, case.slow, fixed, partial(judge_planted, case))
+            slow, fixed = _copied(case, folder), fixed_script(case, folder / "after")
+            yield Pair(case.name, slow, fixed, partial(judge_planted, case))
+
+
+def _copied(case: Case, folder: Path) -> Path:
+    """Outside this repository, so that only the script's own folder has to be copied."""
+    home = folder / "before" / case.name
+    shutil.copytree(
+        case.directory,
+        home,
+        ignore=shutil.ignore_patterns("__pycache__", case.repair.name),
+        dirs_exist_ok=True,
+    )
+    return home / case.slow.name
 
 
 def judge_planted(case: Case, said: dict[str, Any]) -> dict[str, bool]:
@@ -93,7 +114,7 @@ def judge_planted(case: Case, said: dict[str, Any]) -> dict[str, bool]:
         named = [each for each in said["lines"] if each["before_ms"] > each["after_ms"]][:1]
         for what, is_there in (("line", _is_line), ("edit", _is_edit)):
             found[what] = any(
-                each["file"].endswith(f"{case.name}/{file}") and is_there(each, line)
+                each["file"] == file and is_there(each, line)
                 for each in named
                 for file, line in marks
             )
@@ -101,7 +122,7 @@ def judge_planted(case: Case, said: dict[str, Any]) -> dict[str, bool]:
 
 
 def _is_line(named: dict[str, Any], line: int) -> bool:
-    return bool(named["line"] == line)
+    return bool(abs(named["line"] - line) <= LINES_OFF)
 
 
 def _is_edit(named: dict[str, Any], line: int) -> bool:
@@ -112,11 +133,13 @@ def _is_edit(named: dict[str, Any], line: int) -> bool:
 
 def sabotaged_pairs(folder: Path) -> Iterator[Pair]:
     text = TRAIN.read_text(encoding="utf-8")
+    before = folder / TRAIN.name
+    before.write_text(text, encoding="utf-8")
     for each in SABOTAGES:
         assert text.count(each.old) == 1, each.name
         path = folder / f"{each.name.replace(' ', '_')}.py"
         path.write_text(text.replace(each.old, each.new), encoding="utf-8")
-        yield Pair(each.name, TRAIN, path, partial(judge_sabotage, each))
+        yield Pair(each.name, before, path, partial(judge_sabotage, each))
 
 
 def judge_sabotage(sabotage: Sabotage, said: dict[str, Any]) -> dict[str, bool]:
@@ -126,11 +149,12 @@ def judge_sabotage(sabotage: Sabotage, said: dict[str, Any]) -> dict[str, bool]:
     return {"results": equality["step"] == sabotage.step}
 
 
-def equal_pairs(runs: int) -> Iterator[Pair]:
+def equal_pairs(folder: Path, runs: int) -> Iterator[Pair]:
     scripts = [case for case in CASES if case.ranks == 1]
     for number in range(runs):
         case = scripts[number % len(scripts)]
-        yield Pair(f"{case.name} {number // len(scripts) + 1}", case.slow, case.slow, judge_equal)
+        slow = _copied(case, folder)
+        yield Pair(f"{case.name} {number // len(scripts) + 1}", slow, slow, judge_equal)
 
 
 def judge_equal(said: dict[str, Any]) -> dict[str, bool]:
@@ -140,38 +164,60 @@ def judge_equal(said: dict[str, Any]) -> dict[str, bool]:
     }
 
 
-def ask(pair: Pair, options: Sequence[str]) -> dict[str, Any]:
-    words = [sys.executable, "-m", "diagnose", "prove", str(pair.before), str(pair.after)]
+def ask(pair: Pair, options: Sequence[str], cores: Collection[int]) -> dict[str, Any]:
+    """What is said of a pair, in short; a pair that could not be asked is wrong."""
+    began = time.monotonic()
+    words = [sys.executable, "-m", "diagnose", "prove", pair.before.name, str(pair.after)]
     done = subprocess.run(
         [*words, "--json", "-", *options],
-        cwd=ROOT,
+        cwd=pair.before.parent,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        preexec_fn=lambda: os.sched_setaffinity(0, cores),
         capture_output=True,
         text=True,
         timeout=TIMEOUT_SECONDS,
         check=False,
     )
-    if not done.stdout:
-        raise SystemExit(f"{pair.name}: {done.stderr.strip()}")
-    said: dict[str, Any] = json.loads(done.stdout)
-    return said
+    if done.returncode == 130:
+        raise KeyboardInterrupt
+    found: dict[str, Any] = {"right": {"speed": False}, **dict.fromkeys(COLUMNS, "")}
+    if done.stdout:
+        found = shorten(pair, json.loads(done.stdout))
+    last = (done.stderr.strip().splitlines() or [""])[-1] if done.returncode else ""
+    return {**found, "failed": last, "seconds": round(time.monotonic() - began, 1)}
+
+
+COLUMNS = ("speed", "ratio", "results", "line")
 
 
 def write_page(kept: dict[str, dict[str, Any]]) -> str:
     lines = ["# What does `diagnose prove` say of pairs whose truth is known?", ""]
     lines.append("Written by `python -m bench.prove.pairs`.")
     for kind, pairs in kept.items():
+        answers = list(pairs.values())
         lines += ["", f"## {kind.capitalize()}", "", "| asked | right |", "| :-- | --: |"]
         for what in ("speed", "results", "line", "edit"):
-            answers = [each["right"][what] for each in pairs.values() if what in each["right"]]
-            if answers:
-                share = share_interval(sum(answers), len(answers))
-                lines.append(f"| {what} | {sum(answers)} of {len(answers)}: {share} |")
-        lines += ["", "| pair | speed | ratio | results | line | wrong |"]
-        lines.append("| :-- | :-- | --: | :-- | :-- | :-- |")
-        for name, each in pairs.items():
+            right = [each["right"][what] for each in answers if what in each["right"]]
+            if right:
+                share = share_interval(sum(right), len(right))
+                lines.append(f"| {what} | {sum(right)} of {len(right)}: {share} |")
+        verdicts = Counter(each["speed"] for each in answers)
+        counted = ", ".join(f"{count} {verdict}" for verdict, count in verdicts.most_common())
+        blocks = statistics.median(each.get("blocks", 0) for each in answers)
+        seconds = statistics.median(each.get("seconds", 0.0) for each in answers)
+        lines += ["", f"{counted}; at the median {blocks:g} blocks and {seconds:.0f} s for a pair."]
+        shown = [
+            (name, each)
+            for name, each in pairs.items()
+            if kind != "equal" or not all(each["right"].values())
+        ]
+        if shown:
+            lines += ["", "| pair | speed | ratio | results | line | wrong |"]
+            lines.append("| :-- | :-- | --: | :-- | :-- | :-- |")
+        for name, each in shown:
             wrong = ", ".join(what for what, right in each["right"].items() if not right)
-            cells = (each[part] for part in ("speed", "ratio", "results", "line"))
-            lines.append(f"| {name} | {' | '.join(cells)} | {wrong} |")
+            wrong = "; ".join(filter(None, (wrong, each.get("failed", ""))))
+            lines.append(f"| {name} | {' | '.join(each[c] for c in COLUMNS)} | {wrong} |")
     return "\n".join(lines) + "\n"
 
 
@@ -191,32 +237,66 @@ def shorten(pair: Pair, said: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+def ask_all(
+    pairs: Iterable[Pair], options: Sequence[str], jobs: int
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    """So many at a time, each on its share of the cores."""
+    cores = sorted(os.sched_getaffinity(0))
+    shares: Queue[list[int]] = Queue()
+    for number in range(jobs):
+        shares.put(cores[number::jobs])
+
+    def ask_one(pair: Pair) -> tuple[str, dict[str, Any]]:
+        share = shares.get()
+        try:
+            return pair.name, ask(pair, options, share)
+        finally:
+            shares.put(share)
+
+    with ThreadPoolExecutor(jobs) as pool:
+        futures = [pool.submit(ask_one, each) for each in pairs]
+        try:
+            for future in as_completed(futures):
+                yield future.result()
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--kind", choices=("planted", "sabotaged", "equal"), default="planted")
     parser.add_argument("--only", nargs="+", default=[], metavar="PART")
     parser.add_argument("--runs", type=int, default=200, help="of equal pairs")
     parser.add_argument("--seconds", default="30", help="that each pair is timed at most")
+    parser.add_argument(
+        "--jobs", type=int, default=1, help="pairs at a time, each on its own cores"
+    )
+    parser.add_argument("--again", action="store_true", help="forget the answers of this kind")
     parser.add_argument("--output", type=Path, default=HERE / "pairs.json")
     options = parser.parse_args()
     exists = options.output.exists()
     kept = json.loads(options.output.read_text(encoding="utf-8")) if exists else {}
+    if options.again:
+        kept.pop(options.kind, None)
     known = kept.setdefault(options.kind, {})
     with tempfile.TemporaryDirectory() as folder:
         pairs = {
             "planted": lambda: planted_pairs(Path(folder)),
             "sabotaged": lambda: sabotaged_pairs(Path(folder)),
-            "equal": lambda: equal_pairs(options.runs),
+            "equal": lambda: equal_pairs(Path(folder), options.runs),
         }[options.kind]()
-        for pair in pairs:
-            chosen = not options.only or any(part in pair.name for part in options.only)
-            if pair.name in known or not chosen:
-                continue
-            known[pair.name] = shorten(pair, ask(pair, ["--seconds", options.seconds]))
+        wanted = [
+            pair
+            for pair in pairs
+            if pair.name not in known
+            and (not options.only or any(part in pair.name for part in options.only))
+        ]
+        for name, answer in ask_all(wanted, ["--seconds", options.seconds], options.jobs):
+            known[name] = answer
             options.output.write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
             page = options.output.with_suffix(".md")
             page.write_text(write_page(kept), encoding="utf-8")
-            print(pair.name, known[pair.name], flush=True)
+            print(name, answer, flush=True)
 
 
 if __name__ == "__main__":

@@ -21,13 +21,14 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from diagnose.measure.optimize.experiment import FEWEST_BLOCKS, PRECISE_SHARE
 from diagnose.records.sequential import Block, decide, ratio_interval
 from diagnose.records.stats import SMALLEST_MARGIN, log_ratio_interval
 
 HERE = Path(__file__).resolve().parent
 REPORTS = HERE.parents[1] / "reports"
 MOST_BLOCKS = 60
+# Of the rule that `optimize` had before this one.
+FEWEST_BLOCKS, PRECISE_SHARE = 12, 0.1
 NOISE = 0.02
 MACHINES = ("quiet", "noisy", "drift", "neighbor", "spikes", "heavy tails")
 EFFECTS = (1.03, 1.05, 1.2, 2.0)
@@ -67,8 +68,8 @@ def anytime(blocks: Sequence[Block]) -> str:
     return decide(ratio_interval(blocks))
 
 
-def todays(blocks: Sequence[Block]) -> str:
-    """Stops on the width of the interval, then judges it once; uses one window of two."""
+def former(blocks: Sequence[Block]) -> str:
+    """Stopped on the width of the interval, then judged it once; used one window of two."""
     if len(blocks) < FEWEST_BLOCKS:
         return "INCONCLUSIVE"
     before, again, after = ([block[side] for block in blocks] for side in range(3))
@@ -163,14 +164,14 @@ def equal_table(count: int) -> list[str]:
 
 def effect_table(count: int) -> list[str]:
     lines = [
-        "| machine | ratio | found | wrong | median blocks | found by the rule of `optimize` "
+        "| machine | ratio | found | wrong | median blocks | found by the former rule "
         "| its median blocks |",
         "| :-- | --: | --: | --: | --: | --: | --: |",
     ]
     for machine in MACHINES:
         for truth in EFFECTS:
             new = list(sessions(anytime, machine, truth, count))
-            old = list(sessions(todays, machine, truth, count))
+            old = list(sessions(former, machine, truth, count))
             found, before = (sum(e.verdict == "FASTER" for e in each) for each in (new, old))
             wrong = sum(each.verdict in ("SLOWER", "SAME") for each in new)
             blocks = [statistics.median(e.blocks for e in each) for each in (new, old)]
@@ -196,10 +197,10 @@ def replay_table() -> list[str]:
                 for timing in (side["timing"] for side in sides)
             ]
             blocks = [Block(*row) for row in zip(*times, strict=False)]
-            new, old = (run_session(rule, blocks, 1.0) for rule in (anytime, todays))
+            new, old = (run_session(rule, blocks, 1.0) for rule in (anytime, former))
             both[old.verdict, new.verdict] += 1
             needed.append((old.blocks, new.blocks))
-    lines = ["| rule of `optimize` | anytime rule | comparisons |", "| :-- | :-- | --: |"]
+    lines = ["| former rule | anytime rule | comparisons |", "| :-- | :-- | --: |"]
     lines += [f"| {old} | {new} | {count} |" for (old, new), count in sorted(both.items())]
     if needed:
         old_median, new_median = (statistics.median(side) for side in zip(*needed, strict=True))
@@ -220,7 +221,7 @@ def main() -> None:
         f"Two equal sides, {options.sessions} comparisons on each simulated machine, up to "
         f"{MOST_BLOCKS} blocks, looked at after every one:",
         "\n".join(equal_table(options.sessions)),
-        f"A real difference, {effects} comparisons each, beside the rule that `optimize` has:",
+        f"A real difference, {effects} comparisons each, beside the former rule of `optimize`:",
         "\n".join(effect_table(effects)),
         "The blocks of every committed `optimize.json`, judged again:",
         "\n".join(replay_table()),

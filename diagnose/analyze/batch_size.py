@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from diagnose.analyze import derive
@@ -12,10 +13,12 @@ from diagnose.records.batch_size import (
     Configuration,
     MemoryLine,
     ProbeStatus,
+    crops_factor,
     fit_memory,
     largest_fitting,
     smallest_failing,
 )
+from diagnose.records.header import Reading
 from diagnose.records.run import Measurement
 from diagnose.records.stats import FEWEST_FOR_INTERVAL, Interval, log_ratio_interval
 
@@ -96,6 +99,46 @@ def judge(configuration: Configuration) -> Answer:
         rows=rows,
         line=fit_memory([p for p in probes if p.fits]),
         loader_samples_per_second=loader,
+    )
+
+
+@dataclass(frozen=True)
+class CropsRow:
+    """What the memory allows at one cap of tiles, and what the published factors would take."""
+
+    max_crops: int
+    answer: Answer
+    peak_bytes: Reading
+    samples_per_second: Interval | None  # of the largest batch that was timed
+    factor: float  # of the guide
+    guide_batch: int | None  # from the largest batch at the caps where its factor is 1
+    error: float | None  # of the guide's batch; positive does not fit
+
+
+def crops_rows(answers: Sequence[Answer]) -> list[CropsRow]:
+    """One row per cap, if there are several."""
+    by_cap = {
+        cap: each
+        for each in answers
+        if each.configuration.key != AS_IT_IS
+        and isinstance(cap := each.configuration.settings.get("max_crops"), int)
+    }
+    bases = [cap for cap in by_cap if crops_factor(cap) == 1 and by_cap[cap].largest]
+    base = by_cap[max(bases)].largest if bases else None
+    return [_crops_row(cap, by_cap[cap], base) for cap in sorted(by_cap)] if by_cap else []
+
+
+def _crops_row(cap: int, each: Answer, base: int | None) -> CropsRow:
+    probes = [p for p in each.configuration.probes if p.fits and p.batch == each.largest]
+    guide = None if base is None else max(1, int(base * crops_factor(cap)))
+    return CropsRow(
+        max_crops=cap,
+        answer=each,
+        peak_bytes=probes[-1].peak_bytes if probes else Reading(None, "nothing fits"),
+        samples_per_second=each.rows[-1].samples_per_second if each.rows else None,
+        factor=crops_factor(cap),
+        guide_batch=guide,
+        error=guide / each.largest - 1 if guide and each.largest and each.is_exact else None,
     )
 
 

@@ -61,6 +61,7 @@ def prove(record: ProveRecord) -> Proof:
         phases=_phases(record),
         memory_bytes=(record.before.memory_bytes, record.after.memory_bytes),
         joules_per_step=(record.before.joules_per_step, record.after.joules_per_step),
+        commits=(record.before.commit, record.after.commit),
         notes=record.notes,
     )
 
@@ -68,15 +69,13 @@ def prove(record: ProveRecord) -> Proof:
 def _sentence(
     record: ProveRecord, speed: Speed, equality: Equality, lines: Sequence[LineChange]
 ) -> str:
-    if speed.ratio is None:
+    if speed.ratio is None or speed.ratio_ci is None:
         said = f"{speed.verdict}: {speed.reason}"
     else:
-        how = f"{number(speed.ratio, 4)}x"
-        if speed.ratio_ci is not None:
-            how += f" [{', '.join(number(each, 4) for each in speed.ratio_ci)}]"
+        how = f"{number(speed.ratio, 4)}x [{', '.join(number(e, 4) for e in speed.ratio_ci)}]"
         said = f"{speed.verdict}: {record.after.title} runs at {how} the speed of "
         said += record.before.title
-        if speed.verdict in ("FASTER", "SLOWER") and lines:
+        if speed.verdict in ("FASTER", "SLOWER") and lines and _explains(lines[0], speed):
             said += f", mostly at {lines[0].file}:{lines[0].line}"
     return f"{said}; results: {equality.text}."
 
@@ -86,9 +85,12 @@ def _sentence(
 
 def judge_equality(record: ProveRecord) -> Equality:
     runs = {each.name: each for each in record.runs}
+    if {BEFORE, AFTER} <= runs.keys() and runs[BEFORE].is_same(runs[AFTER]):
+        what = next(iter(runs[BEFORE].values))
+        return Equality("EQUAL", None, what, None, None, None, runs[BEFORE].steps)
     if not {BEFORE, AFTER, AGAIN, NUDGED} <= runs.keys() or any(r.failed for r in record.runs):
         broken = next((each for each in record.runs if each.failed), None)
-        why = f"the run {broken.name} {broken.failed}" if broken else "not every run took place"
+        why = f"in the run {broken.name}, {broken.failed}" if broken else "not every run took place"
         return _cannot_tell(record.missing or why)
     before, after = runs[BEFORE], runs[AFTER]
     ratio = find_batch_ratio(record.runs)
@@ -206,6 +208,7 @@ def judge_speed(record: ProveRecord) -> Speed:
     verdict = decide(interval)
     before = statistics.median([each for block in blocks for each in block[:2]])
     after = statistics.median(block.after for block in blocks)
+    samples = next((each.samples for each in record.runs if each.name == BEFORE), 0.0)
     reason = record.missing
     if verdict == "INCONCLUSIVE" and not reason:
         reason = (
@@ -224,6 +227,7 @@ def judge_speed(record: ProveRecord) -> Speed:
         blocks=len(blocks),
         control=statistics.median(block.before / block.again for block in blocks),
         reason=reason,
+        samples_per_second=(samples / before, samples / after) if samples else None,
     )
 
 
@@ -253,7 +257,7 @@ class _Region:
 
 
 def find_changes(record: ProveRecord) -> list[LineChange]:
-    """Regions whose time changed, the largest change first."""
+    """Regions whose time changed: those that explain the verdict, the largest change first."""
     speed = judge_speed(record)
     found: dict[_Region, dict[str, list[tuple[float, Suspect]]]] = {}
     for side, facts, step_ms in (
@@ -269,7 +273,13 @@ def find_changes(record: ProveRecord) -> list[LineChange]:
     changes = [_change(region, sides, record.edits) for region, sides in found.items()]
     least = SMALLEST_CHANGE * (speed.before_ms or 0.0)
     worth = [each for each in changes if abs(each.saved_ms) > least]
-    return sorted(worth, key=lambda each: -abs(each.saved_ms))
+    return sorted(worth, key=lambda each: (not _explains(each, speed), -abs(each.saved_ms)))
+
+
+def _explains(change: LineChange, speed: Speed) -> bool:
+    """Whether it went the way of the whole; where that is not known, every one may."""
+    ways = {"FASTER": change.saved_ms > 0, "SLOWER": change.saved_ms < 0}
+    return ways.get(speed.verdict, True)
 
 
 def _seconds(facts: SideFacts) -> list[tuple[float, Suspect]]:

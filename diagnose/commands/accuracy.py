@@ -7,12 +7,19 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from diagnose.analyze.accuracy import Judged, answer, goals, judge
 from diagnose.commands.shared.arguments import add_number, add_reports_option, add_seconds
 from diagnose.commands.shared.keep import complain, keep_report, print_answer
 from diagnose.commands.shared.progress import Progress
-from diagnose.measure.accuracy import describe_here, find_complaints, measure_case
+from diagnose.measure.accuracy import (
+    describe_here,
+    find_complaints,
+    find_simulated,
+    measure_case,
+    measure_simulated,
+)
 from diagnose.measure.jobs import import_from_clone
 from diagnose.measure.session import Refused
 from diagnose.measure.twins.cases import Case
@@ -25,6 +32,7 @@ from diagnose.render import store
 MANUAL = """\
   python -m diagnose accuracy                      # every planted script, about an hour
   python -m diagnose accuracy --only input sync    # those with one of these in their name
+  python -m diagnose accuracy --simulated          # on a simulated GPU: docs/gpu.md
   make accuracy ARGS="--resume"                    # go on after Ctrl-C; nothing twice
 
 The tool sees a script as a user would run it; what is true is measured apart from it, by timing
@@ -41,7 +49,18 @@ TIMEOUT_SECONDS = 240.0
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("--only", nargs="+", default=[], metavar="PART", help="scripts with this in their name")
+    add(
+        "--only",
+        nargs="+",
+        default=[],
+        metavar="PART",
+        help="only scripts with one of these in their name",
+    )
+    add(
+        "--simulated",
+        action="store_true",
+        help="scripts for a simulated GPU instead, which must be on PYTHONPATH (docs/gpu.md)",
+    )
     add("--resume", action="store_true", help="go on after an interruption")
     add("--label", help=f"name of the report (default: {LABEL}, and the parts)")
     add_reports_option(parser)
@@ -52,15 +71,18 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         metavar="WORDS",
         help=f"what Python runs to diagnose a script (default: {TOOL})",
     )
-    add_seconds(parser, "--seconds", "that the tool may watch a script", TOOL_SECONDS)
-    add_seconds(parser, "--timeout", "after which the tool is ended", TIMEOUT_SECONDS)
+    add_seconds(parser, "--seconds", "time budget of the tool for one script", TOOL_SECONDS)
+    add_seconds(parser, "--timeout", "time limit after which the tool is stopped", TIMEOUT_SECONDS)
     blocks = f"pairs of blocks that time the twins; fewer than {FEWEST_FOR_INTERVAL} prove nothing"
     add_number(parser, "--blocks", blocks, default=BLOCKS)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    cases, tool = _choose(arguments.only), shlex.split(arguments.tool)
-    label = arguments.label or store.label_from_device_name(" ".join([LABEL, *arguments.only]))
+    cases, tool = _choose(arguments), shlex.split(arguments.tool)
+    kind = ["simulated"] if arguments.simulated else []
+    label = arguments.label or store.label_from_device_name(
+        " ".join([LABEL, *kind, *arguments.only])
+    )
     directory = arguments.reports / label
     with Progress() as progress, keep_report(arguments, _count) as keeper:
         keeper.lock(directory)
@@ -70,9 +92,11 @@ def run(arguments: argparse.Namespace) -> int:
             progress.advance(place, len(cases))
             if case.name not in {each.name for each in record.cases}:
                 progress.show(case.name)
-                made = measure_case(
-                    case, tool, arguments.seconds, arguments.timeout, arguments.blocks
-                )
+                limits = arguments.seconds, arguments.timeout
+                if isinstance(case, Case):
+                    made = measure_case(case, tool, *limits, arguments.blocks)
+                else:
+                    made = measure_simulated(case, tool, *limits)
                 record = _with_case(record, made)
                 keeper.save(record)
                 progress.say(_line(made))
@@ -81,8 +105,13 @@ def run(arguments: argparse.Namespace) -> int:
     return _conclude(record, arguments)
 
 
-def _choose(parts: Sequence[str]) -> list[Case]:
-    planted: tuple[Case, ...] = import_from_clone("bench.planted.truth").CASES
+def _choose(arguments: argparse.Namespace) -> list[Any]:
+    """Each with a name: scripts for this machine, or for a simulated device."""
+    parts = arguments.only
+    if arguments.simulated:
+        planted = find_simulated()
+    else:
+        planted = import_from_clone("bench.planted.truth", "planted scripts").CASES
     unknown = [part for part in parts if not any(part in case.name for case in planted)]
     if unknown:
         names = ", ".join(case.name for case in planted)
@@ -90,10 +119,10 @@ def _choose(parts: Sequence[str]) -> list[Case]:
     return [case for case in planted if not parts or any(part in case.name for part in parts)]
 
 
-def _open(label: str, arguments: argparse.Namespace, cases: Sequence[Case]) -> AccuracyRecord:
+def _open(label: str, arguments: argparse.Namespace, cases: Sequence[Any]) -> AccuracyRecord:
     effort = "full" if arguments.blocks >= FEWEST_FOR_INTERVAL else "smoke"
     return AccuracyRecord(
-        header=replace(describe_here(effort), label=label),
+        header=replace(describe_here(effort, simulated=arguments.simulated), label=label),
         tool=without_paths(f"python {arguments.tool} --seconds {arguments.seconds:g}"),
         planned=tuple(case.name for case in cases),
     )

@@ -34,6 +34,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add_number(parser, "--batch-size", begin)
     attempts = "probes of one search (default: as many as the exact answer takes)"
     add_number(parser, "--max-attempts", attempts)
+    memory = "MB that the job may use, its own weights included (default: all that is free)"
+    add_number(parser, "--memory-limit", memory)
     answer = "longest answer of textgen and vqa: as long as in your evaluation (default: 16, as in "
     add_number(parser, "--max-new-tokens", f"{answer}profile-accuracy; evaluate has 256)")
     add = parser.add_argument
@@ -49,7 +51,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--torch-dtype",
         choices=DTYPES,
         default=DTYPES[0],
-        help="of the weights of textgen and vqa (default: auto, as they were saved)",
+        help="dtype of the weights of textgen and vqa (default: as saved)",
     )
 
 
@@ -63,10 +65,10 @@ def add_crops_options(parser: argparse.ArgumentParser) -> None:
         nargs="+",
         default=[],
         metavar="N",
-        help="once for each of these caps of image tiles",
+        help="search once for each of these limits of image tiles",
     )
     add_number(
-        parser, "--start-from-max-crops", f"leave out smaller caps (of {caps} unless listed)"
+        parser, "--start-from-max-crops", f"leave out smaller limits (of {caps} unless listed)"
     )
     add(
         "--auto-adjust-batch-size",
@@ -91,6 +93,7 @@ def run(arguments: argparse.Namespace) -> int:
         max_crops=tuple(arguments.max_crops_list),
         start_from=arguments.start_from_max_crops,
         probe_seconds=arguments.timeout,
+        memory_megabytes=arguments.memory_limit,
     )
     with _ranks(arguments.timeout) as (place, agreement):
         ranks, sharing = (place.world_size, place.local_world_size) if place else (1, 1)
@@ -140,6 +143,8 @@ def _conclude(record: BatchSizeRecord, arguments: argparse.Namespace) -> None:
     found = [
         {
             "configuration": each.configuration.key,
+            "max_crops": each.configuration.settings.get("max_crops"),
+            "batch_size_used": each.use or each.largest,
             "largest": each.largest,
             "is_exact": each.is_exact,
             "knee": each.knee,

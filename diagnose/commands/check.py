@@ -11,13 +11,20 @@ from diagnose.records.exit_codes import FINE, FOUND
 MANUAL = """example:
   python -m diagnose check"""
 
-add_options = add_reports_option
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    add_reports_option(parser)
+    parser.add_argument(
+        "--allow-dirty",
+        action="store_true",
+        help="accept reports that were measured from uncommitted code",
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:
     from diagnose.render.check import check, find_reports
 
-    problems = check(arguments.reports)
+    problems = check(arguments.reports, allow_dirty=arguments.allow_dirty)
     for problem in problems:
         complain(problem)
     if problems:

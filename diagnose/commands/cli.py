@@ -33,12 +33,13 @@ Options may be written with underscores too."""
 def main(argv: Sequence[str] | None = None, action: str = "run") -> int:
     """`action` is the function of the verb that is run."""
     words = list(sys.argv[1:] if argv is None else argv)
-    if words and words[0].endswith(".py"):
+    if words and (words[0] == "-m" or words[0].endswith(".py")):
         words.insert(0, "script")
     parser = Parser(
         prog="diagnose",
         description="Finds out why a PyTorch job is slow, and proves what fixes it.\n"
-        "`diagnose train.py ...` is short for `diagnose script train.py ...`.",
+        "`diagnose train.py ...` is short for `diagnose script train.py ...`, and so is\n"
+        "`diagnose -m package.train ...`.",
         epilog=EXIT_CODES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

@@ -30,9 +30,9 @@ from diagnose.records.evaluation_options import Begun, EvaluationResult, cap_fol
 from diagnose.render import store
 
 MANUAL = """\
-  python diagnose/evaluate.py -m DIR -d FILE.jsonl -b 8 -o evaluation
-  python diagnose/evaluate.py --metrics exact_match,bleu,rouge --save-predictions
-  for b in 1 2 4 8 16; do python diagnose/evaluate.py -m DIR -d FILE.jsonl -b $b -o eval_$b; done
+  python -m diagnose evaluate -m DIR -d FILE.jsonl -b 8 -o evaluation
+  python -m diagnose evaluate --metrics exact_match,bleu,rouge --save-predictions
+  for b in 1 2 4 8 16; do python -m diagnose evaluate -m DIR -d FILE.jsonl -b $b -o eval_$b; done
 
 DIR holds config.json, *.safetensors and a tokenizer; each line of FILE.jsonl is like
 {"question": "...", "answer": "..."}. Without them a small model of random weights is asked
@@ -57,7 +57,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         type=Path,
         default=Path("evaluation"),
         metavar="DIR",
-        help="(default: %(default)s)",
+        help="folder of the result (default: %(default)s)",
     )
     add(
         "--metrics",

@@ -29,9 +29,9 @@ from diagnose.records.header import Fact, Header
 from diagnose.records.ranks import BandwidthRecord
 
 MANUAL = """\
-  torchrun --nproc-per-node=2 diagnose/ddp_bandwidth.py
+  torchrun --nproc-per-node=2 -m diagnose link
   torchrun --nnodes=2 --nproc-per-node=8 --rdzv-backend=c10d --rdzv-endpoint=HOST:29500 \\
-      diagnose/ddp_bandwidth.py --link-gbit 400
+      -m diagnose link --link-gbit 400
 
 All-reduces of 1 KiB to 1 GiB, of 4, 40 and 200 MB, and of DDP's bucket sizes, over NCCL on CUDA
 and gloo on the CPU. Rank 0 prints a table and writes reports/<label>/bandwidth.json with the
@@ -53,8 +53,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "the device's name",
     )
     add = parser.add_argument
-    add("--max-bytes", type=nbytes, metavar="N", help="largest size, such as 64M (of 2**20)")
-    model = f"gradients of your model (default: {MODEL_BYTES}, the full DGCA model)"
+    add(
+        "--max-bytes", type=nbytes, metavar="N", help="largest size, such as 64M (M is 2**20 bytes)"
+    )
+    model = f"bytes of your model's gradients (default: {MODEL_BYTES}, the full DGCA model)"
     add("--model-bytes", type=nbytes, default=MODEL_BYTES, metavar="N", help=model)
     add("--link-gbit", type=positive, metavar="RATE", help="nominal rate of the link in Gbit/s")
     sweep = "then try NCCL's and gloo's settings one by one, in fresh processes"

@@ -29,15 +29,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--only",
         nargs="+",
         metavar="NAME",
-        help=f"only these; for dgca: {', '.join(EXPERIMENT_KEYS)}",
+        help=f"try only these; for dgca: {', '.join(EXPERIMENT_KEYS)}",
     )
-    samples = "of your whole evaluation: how long it takes, before and after (textgen, vqa)"
+    samples = "in your whole evaluation, to predict its total time (textgen, vqa)"
     add_number(parser, "--samples", samples)
-    parser.add_argument(
-        "--annotations",
-        action="store_true",
-        help="print GitHub ::warning lines for the source lines to blame",
-    )
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -67,12 +62,9 @@ def _count(record: OptimizeRecord) -> str:
 
 
 def _conclude(record: OptimizeRecord, arguments: argparse.Namespace) -> int:
-    from diagnose.render.optimize.annotations import annotate
     from diagnose.render.optimize.report import answer
 
     outcomes = judge_all(record)
-    if arguments.annotations and record.maps:
-        print(*annotate(record.maps[0]), sep="\n")
     verdicts = [{"name": o.name, "verdict": o.verdict, "reason": o.reason} for o in outcomes]
     print_answer(record, arguments, {"verdicts": verdicts}, answer(record, outcomes))
     tried = (*record.comparisons, *record.rungs)

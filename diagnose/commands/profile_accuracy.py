@@ -36,8 +36,8 @@ from diagnose.records.exit_codes import FINE
 from diagnose.render import store
 
 MANUAL = """\
-  python diagnose/profile_accuracy.py --max-crops-list 12 13 --batch-size 64
-  torchrun --nproc-per-node=8 diagnose/profile_accuracy.py -m DIR -d FILE.jsonl \\
+  python -m diagnose profile-accuracy --max-crops-list 12 13 --batch-size 64
+  torchrun --nproc-per-node=8 -m diagnose profile-accuracy -m DIR -d FILE.jsonl \\
       --start-from-max-crops 12 --output vqa.json
 
 For each max_crops all questions are answered, greedily, and the result file gets a row: accuracy,
@@ -64,7 +64,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         type=_json_file,
         default=Path("profile_accuracy.json"),
         metavar="FILE",
-        help="(default: %(default)s)",
+        help="file of the result (default: %(default)s)",
     )
 
 

@@ -78,6 +78,11 @@ def _share(text: str) -> float:
 
 
 def run(arguments: argparse.Namespace) -> int:
+    if int(os.environ.get("WORLD_SIZE", "1") or "1") > 1:
+        raise Refused(
+            "prove compares one process with one process: start it without torchrun or srun, on a "
+            "script that runs alone"
+        )
     request = read_request(arguments.sides, arguments.theirs, arguments.change)
     file = _json_file(arguments.json)
     require_torch()

@@ -42,7 +42,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         choices=ALL_STAGES,
         default=ALL_STAGES,
         metavar="STAGE",
-        help=f"only these: {', '.join(ALL_STAGES)}",
+        help=f"run only these: {', '.join(ALL_STAGES)}",
     )
 
 

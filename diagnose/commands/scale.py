@@ -18,13 +18,15 @@ MANUAL = """example:
 def add_options(parser: argparse.ArgumentParser) -> None:
     add_reports_option(parser)
     add = parser.add_argument
-    add("--label", required=True, help="of the report that `scaling` wrote")
-    add("--ranks", type=count, nargs="+", default=[8, 64, 512], metavar="N", help="how many")
+    add("--label", required=True, help="a report that `scaling` wrote")
+    add(
+        "--ranks", type=count, nargs="+", default=[8, 64, 512], metavar="N", help="numbers of ranks"
+    )
     add(
         "--link",
         choices=LINK_NAMES,
         default="measured",
-        help="between the ranks (default: as measured)",
+        help="link between the ranks (default: as measured)",
     )
 
 
@@ -33,7 +35,13 @@ def run(arguments: argparse.Namespace) -> int:
     from diagnose.render.scaling import render_scale
 
     directory = store.record_path(arguments.reports, arguments.label).parent
-    record = store.load(directory / ScalingRecord.FILE_NAME, ScalingRecord)
+    path = directory / ScalingRecord.FILE_NAME
+    if not path.exists():
+        raise CouldNotOpen(
+            f"there is no {path}; measure it first: torchrun --nproc-per-node=2 -m diagnose "
+            f"scaling --label {arguments.label}"
+        )
+    record = store.load(path, ScalingRecord)
     try:
         print(render_scale(simulate_record(record, arguments.ranks, arguments.link)))
     except SimulationRefused as error:

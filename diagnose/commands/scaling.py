@@ -14,10 +14,10 @@ from diagnose.measure.ranks.scaling.options import KEYS
 from diagnose.records.ranks import ScalingRecord
 
 MANUAL = """\
-  torchrun --nproc-per-node=2 diagnose/ddp_scaling.py
-  torchrun --nproc-per-node=2 diagnose/ddp_scaling.py --workload my_job.py --only accumulate_4
+  torchrun --nproc-per-node=2 -m diagnose scaling
+  torchrun --nproc-per-node=2 -m diagnose scaling --workload my_job.py --only accumulate_4
   torchrun --nnodes=2 --nproc-per-node=8 --rdzv-backend=c10d --rdzv-endpoint=HOST:29500 \\
-      diagnose/ddp_scaling.py --full
+      -m diagnose scaling --full
 
 First the ledger: the same job on rank 0 alone and on all ranks, with and without real input,
 exchange of gradients and optimizer, in interleaved blocks, so that the loss splits into causes.
@@ -32,7 +32,7 @@ PROGRAM = "diagnose.measure.ranks.scaling.program"
 def add_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--workload", default="dgca", help="bert, dgca or your .py file (default: dgca)")
-    add("--size", help="of the workload (default: the one that suits the device)")
+    add("--size", help="size of the workload (default: the one that suits the device)")
     samples = "samples of one rank (default: the size's own; at most 4 on the CPU)"
     add_number(parser, "--batch-size", samples)
     add("--data", metavar="FILE", help="your own .tsv, .jsonl or .txt sentences")
@@ -42,9 +42,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         choices=KEYS,
         default=KEYS,
         metavar="NAME",
-        help=f"only these options: {', '.join(KEYS)}",
+        help=f"try only these options: {', '.join(KEYS)}",
     )
-    add_number(parser, "--seed", "of weights, data order and blocks", kind=seed, default=0)
+    add_number(
+        parser, "--seed", "random seed of weights, data order and blocks", kind=seed, default=0
+    )
     add_report_rank_options(
         parser,
         "about four minutes on two cores",

@@ -5,10 +5,10 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
-from diagnose.analyze.trace.rules import diagnose
+from diagnose.analyze.trace.rules import diagnose, slowest
 from diagnose.commands.shared.arguments import add_reports_option
 from diagnose.commands.shared.keep import Keeper, keep_report
 from diagnose.measure.session import CouldNotOpen, Refused
@@ -75,10 +75,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _write_json(record: TraceRecord, target: str) -> None:
     answer = asdict(diagnose(record))
-    answer["ranks"] = [
-        {"rank": each.rank, "file": each.file, "per_step": [asdict(step) for step in each.steps]}
-        for each in record.ranks
-    ]
+    answer["ranks"] = [asdict(replace(each, picture=())) for each in record.ranks]
     text = json.dumps(answer, ensure_ascii=False, indent=1)
     if target == "-":
         print(text, flush=True)
@@ -90,10 +87,11 @@ def _write_json(record: TraceRecord, target: str) -> None:
 
 
 def _write_perfetto(record: TraceRecord, arguments: argparse.Namespace) -> None:
-    """Of the first file; Perfetto shows the others beside it by itself."""
-    file = next(each for each in find_files(arguments.files) if each.name == record.ranks[0].file)
+    """Of the rank that the findings speak of; Perfetto shows the others beside it by itself."""
+    rank = slowest(record)
+    file = next(each for each in find_files(arguments.files) if each.name == rank.file)
     try:
-        write_with_track(file, arguments.perfetto, record.ranks[0], diagnose(record))
+        write_with_track(file, arguments.perfetto, rank, diagnose(record))
     except OSError as error:
         why = error.strerror or str(error)
         raise CouldNotOpen(f"--perfetto: {arguments.perfetto} cannot be written: {why}") from None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import os
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -34,10 +33,14 @@ without this, runs to its end, and keeps its files and its exit code. Gains are 
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    add_number(parser, "--from-step", "begin after so many steps", kind=count_or_none, default=0)
-    add_number(parser, "--steps", "give the verdict after so many steps, while the job goes on")
+    add_range_options(parser)
     add_verdict_options(parser)
     add_script_arguments(parser)
+
+
+def add_range_options(parser: argparse.ArgumentParser) -> None:
+    add_number(parser, "--from-step", "begin after so many steps", kind=count_or_none, default=0)
+    add_number(parser, "--steps", "give the verdict after so many steps, while the job goes on")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -64,23 +67,21 @@ class Watched:
 
 
 @contextlib.contextmanager
-def watching(
-    options: Options, json: str | os.PathLike[str] | None, label: str | None, reports: Path
-) -> Iterator[Watched]:
-    """Around somebody's loop; an error in it is theirs, one of ours is only told."""
+def watching(options: Options, words: argparse.Namespace, name: str = "") -> Iterator[Watched]:
+    """Around somebody's loop; an error in it is theirs, one of ours is only told.
+
+    `words` are those of the verdict's options, and `name` is what the loop is called by.
+    """
     require_torch()
     # Imported here: it loads torch.
     from diagnose.measure.script.session import Session
 
-    if label is not None:
-        store.validate_label(label)
-    script = Path(sys.argv[0] or "the script")
-    name = label or store.label_from_device_name(script.stem)
-    words = argparse.Namespace(
-        json=None if json is None else os.fspath(json), label=label, reports=reports, fail_on=[]
-    )
+    if words.label is not None:
+        store.validate_label(words.label)
+    script = Path(name or sys.argv[0] or "the script")
+    label = words.label or store.label_from_device_name(script.stem)
     output = Output(words)
-    session = Session(script, lambda: open_header(name), options, output.write)
+    session = Session(script, lambda: open_header(label), options, output.write)
     try:
         with session.watching():
             yield Watched(output)

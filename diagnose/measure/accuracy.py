@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import math
+import os
+import subprocess
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
-from diagnose.measure.jobs import ROOT
+from diagnose.measure.jobs import ROOT, import_from_clone
 from diagnose.measure.machine.describe import probe
 from diagnose.measure.process import Hung
 from diagnose.measure.ranks.growth import make_header
+from diagnose.measure.session import Refused
 from diagnose.measure.twins.cases import Case, find_lines, fixed_script
 from diagnose.measure.twins.timing import CouldNotTime, start_python, time_twins
 from diagnose.measure.words import one_sentence, without_paths
@@ -29,25 +35,64 @@ MOST_BLOCKS = 40
 NOTHING_TO_REPAIR = "there is nothing to repair"
 
 
-def describe_here(effort: str) -> Header:
+def describe_here(effort: str, *, simulated: bool = False) -> Header:
     """The planted scripts run on the CPU wherever they are, so that everybody can check them."""
-    ready = {"identities": [], "machine": codec.to_dict(probe("cpu")), "is_fake": False}
+    ready = {"identities": [], "machine": codec.to_dict(probe("cpu")), "is_fake": simulated}
     # As it would come from a measuring process: lists, not tuples.
     return make_header(json.loads(json.dumps(ready)), effort)
+
+
+def find_simulated() -> tuple[Any, ...]:
+    """Scripts whose truth holds on a simulated device, each with the device that it is for."""
+    if importlib.util.find_spec("fakegpu") is None:
+        raise Refused(
+            "there is no simulated device: build it and put it on the path by "
+            "PYTHONPATH=$(make -s fakegpu) TORCH_DEVICE_BACKEND_AUTOLOAD=1"
+        )
+    return tuple(import_from_clone("bench.planted_async.truth", "planted scripts").CASES)
+
+
+def measure_simulated(
+    timed: Any, tool: Sequence[str], seconds: float, timeout: float
+) -> CaseResult:
+    """The same as `measure_case`, where the clock of the truth is the device's own."""
+
+    def time_sides(case: Case, said: Answer | None) -> Twins | str:
+        measure = import_from_clone("bench.planted_async.run", "planted scripts").measure
+        try:
+            truth = measure(timed, os.environ)
+        except (RuntimeError, subprocess.TimeoutExpired) as error:
+            return f"the twins were not timed: {one_sentence(str(error))}"
+        slow, fixed = truth.slow.blocks, truth.fixed.blocks
+        return Twins(slow, fixed, case.fixed_work, truth.block_steps)
+
+    made = _measure(timed.case, tool, seconds, timeout, time_sides, timed.variables)
+    return replace(made, name=timed.name)
 
 
 def measure_case(
     case: Case, tool: Sequence[str], seconds: float, timeout: float, blocks: int
 ) -> CaseResult:
     """What the tool says of the script, and what its repair gives back."""
+    return _measure(case, tool, seconds, timeout, lambda case, said: _time(case, said, blocks), {})
+
+
+def _measure(
+    case: Case,
+    tool: Sequence[str],
+    seconds: float,
+    timeout: float,
+    time_sides: Callable[[Case, Answer | None], Twins | str],
+    variables: Mapping[str, str],
+) -> CaseResult:
     culprits = tuple(
         PlantedCulprit(each.cause, each.file, find_lines(case, each)) for each in case.culprits
     )
     begin = time.monotonic()
-    said = ask_tool(case, tool, seconds, timeout)
+    said = ask_tool(case, tool, seconds, timeout, variables)
     taken = time.monotonic() - begin
     given = said if isinstance(said, Answer) else None
-    twins = _time(case, given, blocks)
+    twins = time_sides(case, given)
     return CaseResult(
         name=case.name,
         culprits=culprits,
@@ -68,12 +113,18 @@ def find_complaints(result: CaseResult) -> list[str]:
     return missing
 
 
-def ask_tool(case: Case, tool: Sequence[str], seconds: float, timeout: float) -> Answer | str:
+def ask_tool(
+    case: Case,
+    tool: Sequence[str],
+    seconds: float,
+    timeout: float,
+    variables: Mapping[str, str] | None = None,
+) -> Answer | str:
     """The tool's answer, or one sentence that says why there is none."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "answer.json")
         words = [*tool, "--json", str(path), "--seconds", f"{seconds:g}", str(case.slow)]
-        with start_python(words, case.ranks) as process:
+        with start_python(words, case.ranks, variables) as process:
             try:
                 process.wait(timeout)
             except Hung:

@@ -1,7 +1,7 @@
 """How long does a step take? Warm up to a steady state, then time interleaved slots.
 
 A slot is K consecutive steps of one variant, timed as a whole between two device
-synchronisations. A block is one slot of every variant, in random order: on a shared machine
+synchronizations. A block is one slot of every variant, in random order: on a shared machine
 only such neighbours can be compared. Raw slots are returned; nothing is thrown away. Several
 ranks take the same slots together: every slot begins with a barrier, and rank 0 decides how many
 steps a slot has and when it is enough.
@@ -224,7 +224,7 @@ def measure(
 
 
 def empty_pair_seconds(timer: Timer) -> float:
-    """What timing itself costs: the median of five empty synchronised pairs."""
+    """What timing itself costs: the median of five empty synchronized pairs."""
     pairs = []
     for _ in range(5):
         timer.synchronize()

@@ -29,12 +29,12 @@ BUILT_IN: Mapping[str, str] = {
 }
 
 
-def import_from_clone(name: str) -> ModuleType:
+def import_from_clone(name: str, what: str, otherwise: str = "") -> ModuleType:
     """A module of the bench/ beside this package, whatever else of that name is importable."""
     if not ROOT.joinpath(*name.split(".")).with_suffix(".py").is_file():
         raise WorkloadError(
-            "the built-in workloads come with the repository, not with the installed package: "
-            "clone it and use `make`, or name your own file: --workload my_job.py"
+            f"the {what} come with the repository, not with the installed package: clone it and "
+            f"use `make`{otherwise}"
         )
     if sys.path[0] != str(ROOT):
         sys.path.insert(0, str(ROOT))
@@ -56,7 +56,9 @@ def load(name_or_path: str, model_directory: Path | None = None) -> Workload:
 
 def _find(name_or_path: str) -> Workload:
     if name_or_path in BUILT_IN:
-        workload = import_from_clone(BUILT_IN[name_or_path]).WORKLOAD
+        otherwise = ", or name your own file: --workload my_job.py"
+        found = import_from_clone(BUILT_IN[name_or_path], "built-in workloads", otherwise)
+        workload = found.WORKLOAD
         assert isinstance(workload, Workload)
         return workload
     path = Path(name_or_path)
@@ -77,8 +79,8 @@ def _find(name_or_path: str) -> Workload:
     workload = getattr(module, "WORKLOAD", None)
     if not isinstance(workload, Workload):
         raise WorkloadError(
-            f"workload file {name_or_path} defines no WORKLOAD = Workload(...); "
-            "bench/examples/my_job.py shows one"
+            f"workload file {name_or_path} defines no WORKLOAD = Workload(...), as docs/own-job.md "
+            f"shows; a plain training script needs none: diagnose script {name_or_path}"
         )
     _check_sizes(workload, name_or_path)
     return workload

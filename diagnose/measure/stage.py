@@ -106,7 +106,7 @@ def count_flops(step: Callable[[], object]) -> int:
 def _prime(device: Device, variant: Variant) -> tuple[Reading, Reading]:
     """FLOPs and peak memory of one step, apart from the timing: counting slows a step down.
 
-    The second step counts, because the first creates the optimiser's state.
+    The second step counts, because the first creates the optimizer's state.
     """
     variant.before_slot()
     variant.step()

@@ -14,6 +14,17 @@ def without_paths(text: str) -> str:
     return _PATH.sub(r"\1", text)
 
 
+def name_missing_package(error: Exception) -> str:
+    """What to install where an import found nothing; "" for any other error."""
+    if not isinstance(error, ModuleNotFoundError) or not error.name:
+        return ""
+    package = error.name.partition(".")[0]
+    return (
+        f"this job needs the package {package}, which is not installed; run pip install {package}, "
+        'or for the built-in workloads pip install -e ".[suite]" in the clone'
+    )
+
+
 def one_sentence(text: str) -> str:
     """One line, without paths. Of a loader worker's traceback its last line is the cause."""
     if _WORKER_TRACEBACK in text:

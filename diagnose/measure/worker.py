@@ -46,7 +46,7 @@ from diagnose.measure.stage import run_stage
 from diagnose.measure.stages import STAGES, Hints
 from diagnose.measure.stages.plan import Context
 from diagnose.measure.stages.real_data import usual_precision
-from diagnose.measure.words import one_sentence
+from diagnose.measure.words import name_missing_package, one_sentence
 from diagnose.records.codec import from_dict, to_dict
 from diagnose.records.experiments import Comparison
 from diagnose.records.header import Fact, Reading
@@ -87,7 +87,7 @@ def _measure_stage(work: Work, stage: str, hints: dict[str, Any]) -> object:
 def _try_experiment(work: Work, key: str) -> object:
     comparisons: list[Comparison] = []
     broken = ""
-    # What an optimisation raises must not cost the scopes that were measured before it.
+    # What an optimization raises must not cost the scopes that were measured before it.
     try:
         comparisons.extend(run_experiments(work.treatment.find(key), work.open_bench()))
     except Exception as error:
@@ -195,8 +195,9 @@ def main() -> None:
                 answer = REQUESTS[kind](work, **content)
             parent.tell("done", answer)
         except Exception as error:
-            if context is None and isinstance(error, (WorkloadError, DeviceError)):
-                parent.tell("refused", str(error))
+            missing = name_missing_package(error)
+            if context is None and (missing or isinstance(error, (WorkloadError, DeviceError))):
+                parent.tell("refused", missing or str(error))
             else:
                 traceback.print_exc()
                 parent.tell("failed", _sentence(error))
@@ -250,6 +251,7 @@ def _describe_treatment(treatment: Treatment | None) -> object:
     patches = {key: dict(patch) for key, patch in ladder.patches.items()} if ladder else {}
     return {
         "experiments": [each.key for each in treatment.optimizations],
+        "parts": [each.key for each in treatment.parts],
         "mapped": list(treatment.mapped or (AS_IT_IS,)),
         "has_best": treatment.best is not None,
         "ladder": {"scope": ladder.scope, "patches": patches} if ladder else None,
@@ -258,6 +260,8 @@ def _describe_treatment(treatment: Treatment | None) -> object:
 
 def _sentence(error: Exception) -> str:
     """What happened, in one line, with the place in the user's code where there is one."""
+    if missing := name_missing_package(error):
+        return missing
     text = one_sentence(str(error))
     if is_out_of_memory(error, torch.OutOfMemoryError):
         return f"out of memory: {text}; choose a smaller --size or batch"

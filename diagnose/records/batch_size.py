@@ -13,6 +13,14 @@ from typing import ClassVar, Literal
 from diagnose.records.header import Header, Reading, Setting, Status, WorkloadFacts
 from diagnose.records.run import StageResult
 
+# A published guide: max_crops up to which the base batch is taken times this factor.
+BY_MAX_CROPS: Sequence[tuple[float, float]] = (
+    (4, 1.0),
+    (8, 0.75),
+    (12, 0.5),
+    (float("inf"), 0.4),
+)
+
 ProbeStatus = Literal[
     "fits",
     "out of memory",
@@ -31,7 +39,7 @@ class Probe:
     status: ProbeStatus
     peak_bytes: Reading
     available_bytes: Reading  # free before anything of the job was there
-    step_seconds: tuple[float, ...] = ()  # after the step that makes the optimiser's state
+    step_seconds: tuple[float, ...] = ()  # after the step that makes the optimizer's state
     reason: str = ""  # one sentence, for every status but "fits"
     seconds: float = 0.0  # of the whole probe, as its supervisor waited for it
     fresh: bool = False  # the process had tried nothing before
@@ -100,6 +108,10 @@ class MemoryLine:
 
     def largest_within(self, nbytes: float) -> int:
         return max(0, int((nbytes - self.fixed_bytes) / self.bytes_per_sample))
+
+
+def crops_factor(max_crops: int) -> float:
+    return next(factor for most, factor in BY_MAX_CROPS if max_crops <= most)
 
 
 def fit_memory(probes: Sequence[Probe]) -> MemoryLine | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import math
 import types
@@ -13,7 +14,7 @@ T = TypeVar("T")
 
 
 def dumps(record: Any) -> bytes:
-    """Serialise completely before any file is opened; NaN and infinity are errors here."""
+    """Serialize completely before any file is opened; NaN and infinity are errors here."""
     text = json.dumps(dataclasses.asdict(record), allow_nan=False, ensure_ascii=False, indent=1)
     return text.encode() + b"\n"
 
@@ -22,11 +23,17 @@ def to_dict(record: Any) -> dict[str, Any]:
     return dataclasses.asdict(record)
 
 
+@functools.cache
+def _hints(kind: type) -> dict[str, Any]:
+    """Annotations are text until they are evaluated, which takes longer than all the rest."""
+    return get_type_hints(kind)
+
+
 def from_dict(kind: type[T], data: Any, path: str = "record") -> T:
     """Build `kind` from parsed JSON. Unknown keys are ignored: a newer minor writer is no error."""
     if not isinstance(data, dict):
         raise ValueError(f"{path}: expected an object, found {type(data).__name__}")
-    hints = get_type_hints(kind)
+    hints = _hints(kind)  # type: ignore[arg-type]
     values = {}
     for spec in dataclasses.fields(kind):  # type: ignore[arg-type]
         if spec.name in data:
@@ -47,8 +54,12 @@ def _convert(kind: Any, value: Any, path: str) -> Any:
     if origin is tuple:
         if not isinstance(value, list):
             raise ValueError(f"{path}: expected a list, found {type(value).__name__}")
-        item = get_args(kind)[0]
-        return tuple(_convert(item, each, f"{path}[{i}]") for i, each in enumerate(value))
+        items = get_args(kind)
+        if items[-1] is Ellipsis:
+            items = items[:1] * len(value)
+        if len(items) != len(value):
+            raise ValueError(f"{path}: expected {len(items)} values, found {len(value)}")
+        return tuple(_convert(items[i], each, f"{path}[{i}]") for i, each in enumerate(value))
     if origin is not None and issubclass(origin, Mapping):
         if not isinstance(value, dict):
             raise ValueError(f"{path}: expected an object, found {type(value).__name__}")
@@ -66,12 +77,13 @@ def _convert_union(options: tuple[Any, ...], value: Any, path: str) -> Any:
         # bool is an int in Python, so an exact type match is asked for first.
         if option is type(value):
             return _convert(option, value, path)
-    for option in options:
-        if option is not type(None):
-            try:
-                return _convert(option, value, path)
-            except ValueError:
-                continue
+    others = [option for option in options if option is not type(None)]
+    for option in others:
+        try:
+            return _convert(option, value, path)
+        except ValueError:
+            if len(others) == 1:  # only one thing can have been meant: its error says more
+                raise
     raise ValueError(f"{path}: {value!r} has the wrong type")
 
 

@@ -32,6 +32,11 @@ class ScriptFinding:
     verified: bool  # true: tried in windows of changed steps; false: estimated
     evidence: str  # what was seen or tried
     advice: str  # what to do
+    framework: str = ""  # where in an installed package the line leads to, if it does
+    code: str = ""  # the statement that stands there
+    edit: tuple[str, ...] = ()  # the line, as it stands and as it should; empty: no simple edit
+    after_ms: float = 0.0  # of `gain_ms`, what is left once the findings above are fixed
+    after_ci: tuple[float, float] = (0.0, 0.0)  # its interval
 
 
 @dataclass(frozen=True)
@@ -41,6 +46,7 @@ class Option:
     what: str  # the change
     why: str  # what was measured here that speaks for it
     changes: str  # what it changes in the results
+    command: str = ""  # what tries it
 
 
 @dataclass(frozen=True)
@@ -67,6 +73,16 @@ class StepTime:
     mean: float  # with what comes only now and then
     median: float  # of a usual step
     low: float  # lower end of the 95 % interval of a usual step
+    high: float  # upper end
+    tail: float = 0.0  # 19 of 20 steps take less
+
+
+@dataclass(frozen=True)
+class Expected:
+    """Milliseconds of a mean step after all findings are fixed."""
+
+    mean: float  # the most likely
+    low: float  # lower end of its interval
     high: float  # upper end
 
 
@@ -125,6 +141,8 @@ class Diagnosis:
     worth: tuple[Worth, ...] = ()  # of the first fix, and of all if there are several
     options: tuple[Option, ...] = ()  # what may help and changes the numbers
     environment: Environment | None = None  # null: an answer without a record
+    expected_ms: Expected | None = None  # null: nothing to fix
+    slow_steps: str = ""  # which steps are slow and why; empty: none stands out
     record: ScriptRecord | None = None  # everything that was measured, ranks and windows included
 
 

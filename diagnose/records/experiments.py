@@ -8,6 +8,7 @@ from typing import ClassVar, Literal
 
 from diagnose.records.header import Header, Reading, Setting, Status, WorkloadFacts
 from diagnose.records.run import Measurement, StageResult
+from diagnose.records.sequential import Block
 
 
 @dataclass(frozen=True)
@@ -37,7 +38,7 @@ class Equality:
 class Comparison:
     """One experiment: interleaved blocks of {before, before again, after}, raw."""
 
-    key: str  # of the optimisation in the catalogue
+    key: str  # of the optimization in the catalogue
     title: str
     form: Literal["after", "as published"]
     scope: str  # what one step is: "forward", "training step", "batch", ...
@@ -53,6 +54,24 @@ class Comparison:
     notes: tuple[str, ...] = ()
     # Losses at equal numbers of samples, by side, where the numerics may change.
     curves: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+
+
+def find_blocks(before: Measurement, control: Measurement, after: Measurement) -> list[Block]:
+    """Seconds per step, or per sample where the sides do not process equally many."""
+    sides = before, control, after
+    counts = [each.samples_per_step or 0 for each in sides]
+    if len(set(counts)) == 1 or not all(counts):
+        counts = [1, 1, 1]
+    times = [
+        [seconds / (side.timing.steps_per_slot * count) for seconds in side.timing.slot_seconds]
+        for side, count in zip(sides, counts, strict=True)
+    ]
+    blocks = [Block(*each) for each in zip(*times, strict=False)]
+    if not blocks:
+        raise ValueError("no block has every side")
+    if any(min(each) <= 0 for each in blocks):
+        raise ValueError("a slot took no time: the clock cannot resolve it")
+    return blocks
 
 
 @dataclass(frozen=True)

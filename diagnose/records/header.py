@@ -12,14 +12,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from diagnose import __version__
 
 SCHEMA = 2
 # Raised whenever a change of the measuring method moves a number (see CHANGELOG, "Method").
-METHOD = 3
+METHOD = 4
 # Instead of a value that must not be published.
 HIDDEN = "(hidden)"
 
@@ -117,6 +117,8 @@ class Machine:
     links: tuple[Link, ...] = ()
     nvml: Fact = Fact(None, "not asked")  # "available", or why not
     allocator: Fact = Fact(None, "not recorded")  # what becomes of freed memory on the CPU
+    # git's hashes of the folders that measure: unlike the commit they survive a squash merge
+    code_trees: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -9,12 +9,12 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import ClassVar, Literal
 
 from diagnose.records.codec import dumps, from_dict
 from diagnose.records.header import Header, Reading
-from diagnose.records.script import Suspect
+from diagnose.records.script import Suspect, hide_value
 from diagnose.records.sequential import Block, SpeedVerdict
 
 # Of the proof in --json; the record has the schema of its header.
@@ -37,6 +37,7 @@ CHANGES = {
     "compile": "torch.compile of the model",
     "channels_last": "convolutions in the memory format channels_last",
     "tf32": "float32 matrix products in TF32 (on CUDA)",
+    "batch": "twice the batch size in the DataLoader",
 }
 
 EqualityVerdict = Literal["EQUAL", "EQUAL WITHIN ROUNDING", "DIVERGES", "CANNOT TELL"]
@@ -70,6 +71,15 @@ class EqualRun:
     def steps(self) -> int:
         return max(map(len, self.values.values()), default=0)
 
+    def is_same(self, other: EqualRun) -> bool:
+        """To the last bit: then it does not matter what rounding and chance can do."""
+        return (
+            self.steps > 0
+            and (self.values, self.samples, self.shapes, self.precision)
+            == (other.values, other.samples, other.shapes, other.precision)
+            and all(None not in each for each in self.values.values())
+        )
+
 
 @dataclass(frozen=True)
 class Window:
@@ -95,6 +105,8 @@ class SideFacts:
     lines_reason: str = ""  # why there are none
     memory_bytes: Reading = _NOT_MEASURED
     joules_per_step: Reading = _NOT_MEASURED
+    commit: str = ""  # of two commits
+    tree: str = ""  # its files, as git names them
 
 
 @dataclass(frozen=True)
@@ -122,6 +134,7 @@ class ProveRecord:
     runs: tuple[EqualRun, ...] = ()
     windows: tuple[Window, ...] = ()
     edits: tuple[Edit, ...] = ()
+    arguments: tuple[str, ...] = ()  # of the script, on both sides
     boundary: str = ""  # what a step ends with
     missing: str = ""  # why there is less than everything
     notes: tuple[str, ...] = ()
@@ -163,6 +176,8 @@ class Speed:
     blocks: int
     control: float | None  # the same ratio of the side before to itself
     reason: str = ""
+    # By what the model is called with, where that is known.
+    samples_per_second: tuple[float, float] | None = None
 
 
 @dataclass(frozen=True)
@@ -217,12 +232,13 @@ class Proof:
     phases: Mapping[str, tuple[float, float]]
     memory_bytes: tuple[Reading, Reading]
     joules_per_step: tuple[Reading, Reading]
+    commits: tuple[str, str]  # "" where a side is a file
     notes: tuple[str, ...] = ()
 
 
 def without_paths(record: ProveRecord) -> ProveRecord:
-    """As it may be published: a file outside the user's folder keeps only its name."""
-    text = dumps(record).decode()
+    """As it may be published: of a file outside the user's folder its name, of an argument too."""
+    text = dumps(replace(record, arguments=tuple(map(hide_value, record.arguments)))).decode()
     for file in set(re.findall(r'"(?:\w*file|script|title)": "((?:/|\.\./)[^"]*)"', text)):
         text = text.replace(file, f"…/{file.rpartition('/')[2]}")
     return from_dict(ProveRecord, json.loads(text))

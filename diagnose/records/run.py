@@ -15,11 +15,11 @@ class Timing:
 
     steps_per_slot: int
     slot_starts: tuple[float, ...]  # seconds on the system's monotonic clock
-    slot_seconds: tuple[float, ...]  # wall time of a whole slot, device synchronised
-    warmup_seconds: tuple[float, ...]  # every warm-up step, synchronised
+    slot_seconds: tuple[float, ...]  # wall time of a whole slot, device synchronized
+    warmup_seconds: tuple[float, ...]  # every warm-up step, synchronized
     not_steady: str  # empty, or which steady-state condition was unmet when warm-up ended
     unmet: str  # empty, or which stopping condition was unmet when time ran out
-    overhead_seconds: float  # one empty timer pair with its synchronisation
+    overhead_seconds: float  # one empty timer pair with its synchronization
     step_seconds: tuple[float, ...] = ()  # single steps inside the slots, for percentiles
     step_clock: Literal["wall", "device events", "none"] = "none"
     step_clock_reason: str = ""  # why there are no single steps

@@ -48,9 +48,15 @@ Phase = Literal[
 PHASES: tuple[Phase, ...] = get_args(Phase)
 
 
+# Runs of one line in a step, and operators or reads in it; fewer are no loop over elements.
+FEWEST_TRIPS = 8
+FEWEST_LAUNCHES = 16
+# Of the time of lines that read values back. Where nothing is waited for, reading takes time only
+# as the operator that it is; Python that works on the values for longer is the cause itself.
+READING_SHARE = 0.1
 Mode = Literal["try", "watch"]
 
-DEFAULT_SECONDS = 60.0
+DEFAULT_SECONDS = 40.0
 DEFAULT_WARMUP = 5
 
 
@@ -72,6 +78,16 @@ NO_READING, NO_FACT = Reading(None, "not recorded"), Fact(None, "not recorded")
 TENSOR_FLOAT = "tf32"
 # The two unchanged windows of every block.
 PLAIN, AGAIN = "plain", "plain again"
+# The suspect that is a loader which begins anew, with its workers.
+STARTS = "loader starts"
+# The suspect that is Python's garbage collector, wherever it is called.
+GARBAGE = "garbage"
+# The variant in which it leaves out what is there.
+FROZEN = "frozen objects"
+# The variant in which autograd does not look for NaN.
+NO_ANOMALIES = "no anomaly detection"
+# The variant in which all others are in effect together.
+ALL = "all at once"
 
 
 @dataclass(frozen=True)
@@ -82,6 +98,8 @@ class Site:
     line: int  # from 1 on
     function: str  # that the line is in
     code: str = ""  # the statement as it stood when it was measured
+    # Where in an installed package most of its time passes, if most of it does.
+    framework: str = field(default="", compare=False)
 
 
 @dataclass(frozen=True)
@@ -98,26 +116,25 @@ class Suspect:
     seconds: float  # sampled outside the backward pass
     backward_seconds: float = 0.0  # of the backward pass, caused by these lines
     operator_seconds: float = 0.0  # inside operators of the forward pass
+    device_seconds: float = 0.0  # of its kernels, both passes; 0 where that was not recorded
     torch_seconds: float = 0.0  # in Python code of torch's own
     launches: int = 0  # operators that ask the device for work
     trips: int = 0  # how often its busiest line runs
     syncs: int = 0  # values read back by the host
+    updates: int = 0  # operators that write into weights, outside torch's optimizers
     flops: int = 0  # of matrix products, both passes
     moved_bytes: int = 0  # read and written by its operators
     new_bytes: int = 0  # of large tensors, whose memory may come fresh from the system
     copy_seconds: float = 0.0  # operators that only change type, layout or device of a batch
-    repeats: bool = False  # the same results in two steps whose batches differ
+    snapshot_seconds: float = 0.0  # operators that only copy weights
+    repeats: bool = False  # the same results again, in a step or in two whose batches differ
     feeds: bool = False  # makes what the model is given
+    layers: bool = False  # its runs are layers: each has weights of its own and feeds the next
 
 
 def replayed_name(key: str) -> str:
     """The variant in which a suspect's function gave back kept results."""
     return f"replayed {key}"
-
-
-def doubled_name(key: str) -> str:
-    """The variant in which a suspect's line ran twice."""
-    return f"doubled {key}"
 
 
 @dataclass(frozen=True)
@@ -129,6 +146,10 @@ class Window:
     steps: int  # so many
     seconds: float  # of all its steps
 
+    @property
+    def per_step(self) -> float:
+        return self.seconds / self.steps
+
 
 @dataclass(frozen=True)
 class Change:
@@ -139,9 +160,7 @@ class Change:
     against: str  # the variant that it is compared with
     what: str  # it did, in words
     site: Site | None  # the line it speaks for; null: the whole step
-    samples: float = 1.0  # batches in one step of it: a doubled batch has two
-    # The share of its suspect's work that was done twice: what that adds, removing it gives back.
-    doubles: float = 0.0
+    samples: float = 1.0  # batches in one step of it: of halved ones 0.5
     failed: str = ""  # how the script failed under it
 
 
@@ -162,12 +181,26 @@ class Occasion:
 
 
 @dataclass(frozen=True)
+class SlowStep:
+    """A sampled step that took much longer than the usual one."""
+
+    step: int  # its number
+    seconds: float  # that it took
+    usual_seconds: float  # the median of all
+    over: Mapping[str, float]  # seconds above the usual by phase; `garbage`: Python's collector
+    page_faults: int  # above the usual
+    switches: int  # to other processes, above the usual
+
+
+@dataclass(frozen=True)
 class Loader:
     """One DataLoader that the steps used."""
 
     site: Site | None  # where it was made
     workers: int  # processes; 0: the script's own
     batch_size: int | None  # null: it is given whole batches
+    batch_seconds: float = 0.0  # to make one batch in this process; 0: not measured
+    cores: int = 0  # that the job may use; 0: not known
 
 
 @dataclass(frozen=True)
@@ -221,6 +254,48 @@ class Ceilings:
 
 
 @dataclass(frozen=True)
+class Bound:
+    """What removing some work could give back at most, by a replay of what waits for what."""
+
+    cause: Cause  # that the work would vanish with
+    site: Site | None  # to which most of that work belongs
+    seconds: float  # that a step would take less
+    what: str  # was left out in the replay
+    idle: float = 0.0  # the device was seen to idle so long while the host did that
+
+
+@dataclass(frozen=True)
+class DeviceLine:
+    """A line by what the device does for it."""
+
+    site: Site  # the line
+    seconds: float  # of kernels that it launched
+    backward_seconds: float  # of kernels of its backward pass
+    kernels: float  # of both
+    flops: float  # of matrix products in them
+
+
+@dataclass(frozen=True)
+class Activity:
+    """What the device did in a few steps that were recorded as they ran."""
+
+    steps: int  # so many
+    seconds: float  # of such a step, slowed down by the recording
+    busy: float  # something of the step ran on the device
+    idle: Mapping[str, float]  # nothing ran, by what the host did meanwhile
+    kernels: float  # started in a step
+    kernel_seconds: float  # the sum of their durations
+    exposed_copy: float  # the device copied and did nothing else
+    exposed_communication: float  # the device exchanged and did nothing else
+    tensor_core_share: float  # of the kernels' time, by their names
+    queue_length: float  # kernels that wait when one begins
+    bounds: tuple[Bound, ...]  # what could come back at most, by cause
+    lines: tuple[DeviceLine, ...] = ()  # the most expensive ones
+    retries: float = 0.0  # of the allocator, which waits and frees everything that it kept
+    simulated: bool = False  # by a stand-in for a device
+
+
+@dataclass(frozen=True)
 class ScriptRecord:
     """Everything that was measured while the script ran."""
 
@@ -254,19 +329,24 @@ class ScriptRecord:
     samples: Reading = NO_READING  # rows that the model is given in one step
     tokens: Reading = NO_READING  # the same, where its input is token numbers
     device_busy: Reading = NO_READING  # share of a step that the device works
+    device: Activity | None = None  # what the device did; null: there is none, or it was not seen
     commit: Fact = NO_FACT  # of the script's repository; "-dirty" if a tracked file differs
     arguments: tuple[str, ...] = ()  # of the script; in a kept record without their values
+    run_seconds: float = 0.0  # from the first step to the last
+    slow_steps: tuple[SlowStep, ...] = ()  # the slowest first
+    prefixes: tuple[tuple[int, float], ...] = ()  # positions given to a model, and seconds, by call
+    prefix_site: Site | None = None  # where the model is called so
 
 
 def without_paths(record: ScriptRecord) -> ScriptRecord:
     """As it may be published: of a file outside the user's folder its name, of an argument too."""
-    text = dumps(replace(record, arguments=tuple(map(_hide_value, record.arguments)))).decode()
+    text = dumps(replace(record, arguments=tuple(map(hide_value, record.arguments)))).decode()
     for file in set(re.findall(r'"file": "(/[^"]*)"', text)):
         text = text.replace(file, f"…/{file.rpartition('/')[2]}")
     return from_dict(ScriptRecord, json.loads(text))
 
 
-def _hide_value(word: str) -> str:
+def hide_value(word: str) -> str:
     """Values may be secrets, hosts or paths, whatever they are called."""
     name = re.match(r"--[A-Za-z][\w.-]*|-[A-Za-z]", word)
     if name is None:

@@ -22,6 +22,8 @@ from diagnose.records.stats import SMALLEST_MARGIN, Interval, hodges_lehmann
 SpeedVerdict = Literal["FASTER", "SLOWER", "SAME", "INCONCLUSIVE"]
 
 CONFIDENCE = 0.99
+# The chance of any false verdict among all comparisons of a record.
+FAMILY_ERROR = 0.05
 # Of "before" by "after": an interval that lies inside shows that there is no change worth a word.
 SAME_MARGIN = 0.03
 # Half of the stake is on "after" being faster, half on slower. How often it is the first, the
@@ -54,6 +56,22 @@ def _log_odds(counts: Sequence[int], belief: Sequence[float]) -> float:
         for prior, count in zip(belief, counts, strict=True)
     )
     return number * math.log(3) + math.lgamma(weight) - math.lgamma(weight + number) + learned
+
+
+def anytime_p(blocks: Sequence[Block]) -> float:
+    """Of "the ratio is 1", whenever one looks: what a bet against it has not won yet."""
+    first = sum(each.after < min(each.before, each.again) for each in blocks)
+    last = sum(each.after > max(each.before, each.again) for each in blocks)
+    return min(1.0, math.exp(-log_wealth(first, len(blocks) - first - last, last)))
+
+
+def fewest_blocks(family: int = 1) -> int:
+    """Below which nothing is proven, however clear: by Holm, the best of so many comparisons."""
+    limit = min(1 - CONFIDENCE, FAMILY_ERROR / max(1, family))
+    count = 1
+    while math.exp(-log_wealth(count, 0, 0)) > limit:
+        count += 1
+    return count
 
 
 def ratio_interval(blocks: Sequence[Block], confidence: float = CONFIDENCE) -> Interval:

@@ -127,23 +127,6 @@ def log_ratio_interval(
     return hodges_lehmann(log_ratios(before, after), confidence)
 
 
-def signed_rank_p(values: Sequence[float]) -> float:
-    """Two-sided p of "the centre is 0", exact to the same distribution as the interval.
-
-    Counted on the pairwise means, so p <= 5 % exactly when the 95 % interval excludes 0; a
-    mean of exactly 0 counts against both sides.
-    """
-    count = len(values)
-    sums = [values[i] + values[j] for i in range(count) for j in range(i, count)]
-    fewest = min(sum(each <= 0 for each in sums), sum(each >= 0 for each in sums))
-    if count > _EXACT_UP_TO:
-        spread = math.sqrt(count * (count + 1) * (2 * count + 1) / 24)
-        tail = statistics.NormalDist().cdf((fewest + 0.5 - len(sums) / 2) / spread)
-    else:
-        tail = sum(_signed_rank_ways(count)[: fewest + 1]) / 2**count
-    return min(1.0, 2 * tail)
-
-
 def holm(p_values: Sequence[float]) -> list[float]:
     """Adjusted so that all together are wrong in at most as many cases as one alone."""
     order = sorted(range(len(p_values)), key=lambda index: p_values[index])

@@ -7,12 +7,13 @@ less if some work vanished, by replaying all that waits for each other: more can
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar, Literal, get_args
 
 from diagnose.records.diagnosis import Diagnosis
 from diagnose.records.header import Header
-from diagnose.records.script import Cause, Growth, Site, Suspect
+from diagnose.records.script import Bound as Bound
+from diagnose.records.script import Growth, Site, Suspect
 
 # What the host did, in the order in which it explains an idle device best.
 Doing = Literal["collective", "sync", "copy", "allocation", "launching", "loader", "python"]
@@ -22,9 +23,10 @@ UNRECORDED = "nothing recorded"
 
 @dataclass(frozen=True)
 class Step:
-    """One step. Without a device only `seconds` and `host` say anything."""
+    """One step. Without a device only its times say anything."""
 
     seconds: float
+    start: float = 0.0  # seconds after the trace's first event
     busy: float = 0.0  # the device computes, copies, sets or exchanges
     idle: Mapping[str, float] | None = None  # by what the host did meanwhile
     exposed_copy: float = 0.0  # the device copies and does nothing else
@@ -62,19 +64,28 @@ class KernelGroup:
 
     operator: str
     site: Site | None
-    backward: bool
-    kernels: float
+    kernels: float  # of both passes
     seconds: float
+    backward_seconds: float  # of the backward pass that this operator caused
 
 
 @dataclass(frozen=True)
-class Bound:
-    """What removing some work could give back at most."""
+class MemoryUse:
+    """What the allocator was asked for, per step."""
 
-    cause: Cause
-    site: Site | None  # to which most of that work belongs
+    on_device: bool  # or of the host
+    events: float
+    allocated_bytes: float
+    peak_bytes: int
+    growth_bytes: float  # by which more stays allocated after each step; 0 if not certain
+
+
+@dataclass(frozen=True)
+class Inside:
+    """A library's function that a line waits for."""
+
+    function: str
     seconds: float
-    what: str  # what was left out in the replay
 
 
 @dataclass(frozen=True)
@@ -94,7 +105,7 @@ class RankTrace:
     rank: int
     file: str  # its name, without the folder
     boundary: str
-    steps: tuple[Step, ...]
+    steps: tuple[Step, ...]  # of a long trace those in the middle
     device: Device | None
     host: Mapping[str, float]  # what the host did
     phases: Mapping[str, float]
@@ -102,15 +113,18 @@ class RankTrace:
     bounds: tuple[Bound, ...]
     kernels: tuple[KernelGroup, ...]
     picture: tuple[Piece, ...]
-    drawn_at: float = 0.0  # when the step of the picture begins, in the trace's own unit
+    steps_found: int = 0  # in the whole trace
+    drawn: int = 0  # the step of the picture
+    zero: float = 0.0  # when the first event was, in the trace's own unit
     ticks: float = 1e6  # of that unit, in a second
+    # The library's function in which most of a suspect's Python time passes, by its key.
+    inside: Mapping[str, Inside] = field(default_factory=dict)
     double_share: float = 0.0
     double_site: Site | None = None
+    update_operators: tuple[str, ...] = ()  # that the optimizer's step calls
     growth: Growth | None = None
     loader_workers: int | None = None
-    memory_events: float = 0.0
-    allocated_bytes: float = 0.0
-    peak_bytes: int = 0
+    memory: MemoryUse | None = None
     collectives: int = 0  # in the whole trace
     own_seconds: float = 0.0  # without waiting for other ranks
     skew_seconds: float = 0.0  # by which it reaches a collective later than the first rank there

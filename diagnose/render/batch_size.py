@@ -7,7 +7,15 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from diagnose.analyze import derive
-from diagnose.analyze.batch_size import Answer, Row, answer, judge, smallest_refused
+from diagnose.analyze.batch_size import (
+    Answer,
+    CropsRow,
+    Row,
+    answer,
+    crops_rows,
+    judge,
+    smallest_refused,
+)
 from diagnose.analyze.units import BYTES, MILLISECONDS, PERCENT, TIMES, Unit, number, scaled, spread
 from diagnose.records.batch_size import BatchSizeRecord, Configuration, Estimate, Probe
 from diagnose.records.stats import Interval
@@ -41,6 +49,7 @@ def page(record: BatchSizeRecord) -> Page:
         answer=answer(record),
         sections=[
             Section(Place.FIRST_SCREEN, "Batch size", [*figure, *answers_table(answers)]),
+            Section(Place.FIRST_SCREEN, "By cap of image tiles", crops_table(answers)),
             *(section for each in answers for section in _sections(each, len(answers) == 1)),
         ],
         workload=record.workload,
@@ -76,6 +85,44 @@ def answers_table(answers: Sequence[Answer]) -> list[str]:
             Column("use", lambda each: missing(each.reason) if each.use is None else each.use),
         ],
     )
+
+
+def crops_table(answers: Sequence[Answer]) -> list[str]:
+    """max_crops, batch, memory, samples/s, and the factors of the published guide beside them."""
+    rows = crops_rows(answers)
+    if not rows:
+        return []
+
+    def largest(row: CropsRow) -> Cell:
+        each = row.answer
+        if each.largest is None:
+            return missing(each.configuration.reason or "nothing fits")
+        return each.largest if each.is_exact else Doubt(f"at least {each.largest}", each.doubt)
+
+    columns: list[Column[CropsRow]] = [
+        Column("max_crops", lambda row: row.max_crops),
+        Column("tiles, most", lambda row: _tiles(row.answer.configuration)),
+        Column("largest batch", largest),
+        Column("peak memory", lambda row: row.peak_bytes, BYTES),
+        Column("samples/s of the largest timed", lambda row: row.samples_per_second),
+        Column("the guide's factor", lambda row: row.factor),
+        Column("its batch", lambda row: row.guide_batch),
+        Column(
+            "its error",
+            lambda row: missing("no exact batch to compare") if row.error is None else row.error,
+            Unit(1e2, "%", significant=2),
+        ),
+    ]
+    words = (
+        "The guide takes the batch that fits at max_crops of 4 or less times a factor. A positive "
+        "error does not fit, a negative one leaves memory unused."
+    )
+    return [*table(rows, columns), words]
+
+
+def _tiles(configuration: Configuration) -> Cell:
+    found = configuration.settings.get("tiles_most")
+    return found if isinstance(found, int) else missing("the inputs could not be encoded")
 
 
 def _sections(each: Answer, alone: bool) -> list[Section]:

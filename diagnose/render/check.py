@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import csv
+import io
+import re
+from collections.abc import Iterator
 from pathlib import Path
 
 from diagnose.analyze import derive
 from diagnose.render import claims, seal, store
 from diagnose.render.index import render_index
 from diagnose.render.parts import PARTS, Told, load_parts, render_parts
+from diagnose.render.table import Raw, collected
 
 REPORT_NAME = "report.md"
 INDEX_NAME = "README.md"
@@ -19,10 +24,10 @@ def write_report(directory: Path) -> Path:
     """report.md, figures and CSV, rendered completely before the first file is touched."""
     told = load_parts(directory)
     if not told:
-        raise store.StoreError(f"{directory} holds no record; measure first, or see {INDEX_NAME}")
+        raise store.StoreError(f"{directory} holds no record; measure first")
     text = render_parts(told).encode()
     drawn = {name: svg for each in told for name, svg in each.draw_all().items()}
-    exported = {name: csv.encode() for each in told for name, csv in each.exports().items()}
+    exported = {name: text.encode() for each in told for name, text in each.exports().items()}
     for name, content in {**drawn, **exported}.items():
         store.write_atomically(directory / name, content)
     for path in directory.glob("*.svg"):
@@ -30,6 +35,51 @@ def write_report(directory: Path) -> Path:
             path.unlink()
     store.write_atomically(directory / REPORT_NAME, text)
     return directory / REPORT_NAME
+
+
+def write_tables(directory: Path, folder: Path) -> list[Path]:
+    """Every table of one report as CSV with units in its headers, in a folder of its label."""
+    written = []
+    for name, raw in _find_tables(directory):
+        path = folder / directory.name / name
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            store.write_atomically(path, _format(raw).encode())
+        except OSError as error:
+            raise store.StoreError(
+                f"{path} cannot be written ({error.strerror}); name another folder by --csv"
+            ) from error
+        written.append(path)
+    return written
+
+
+def _find_tables(directory: Path) -> Iterator[tuple[str, Raw]]:
+    """By the record and the title of the section that a table stands in."""
+    seen: dict[str, int] = {}
+    for told in load_parts(directory):
+        tables: dict[str, Raw] = {}
+        token = collected.set(tables)
+        try:
+            sections = told.part.page(told.record).sections
+        finally:
+            collected.reset(token)
+        for section in sections:
+            for block in section.blocks:
+                if block not in tables:
+                    continue
+                title = re.sub(r"[^a-z0-9]+", "-", section.title.lower()).strip("-")
+                name = f"{Path(told.part.record_name).stem}-{title}"
+                seen[name] = seen.get(name, 0) + 1
+                suffix = f"-{seen[name]}" if seen[name] > 1 else ""
+                yield f"{name}{suffix}.csv", tables[block]
+
+
+def _format(raw: Raw) -> str:
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(raw.header)
+    writer.writerows(raw.rows)
+    return text.getvalue()
 
 
 def find_reports(reports_dir: Path) -> list[Path]:
@@ -54,10 +104,10 @@ def write_index(reports_dir: Path) -> Path:
     return path
 
 
-def check(reports_dir: Path) -> list[str]:
+def check(reports_dir: Path, *, allow_dirty: bool = False) -> list[str]:
     """One sentence per problem; an empty list means that every report can be believed."""
     if not reports_dir.is_dir():
-        return [f"{reports_dir} is no directory: name the one that holds the reports"]
+        return [f"{reports_dir} is not a directory; name the one that holds the reports"]
     problems: list[str] = []
     all_told: list[Told] = []
     unread = False
@@ -72,7 +122,7 @@ def check(reports_dir: Path) -> list[str]:
             continue
         all_told += told
         if told:
-            problems += _check_report(directory, told)
+            problems += _check_report(directory, told, allow_dirty)
             continue
         kept = sorted(each.name for each in directory.iterdir() if each.suffix in _DERIVED)
         # A run that ended before its first stage leaves a lock: only a report needs a record.
@@ -93,12 +143,19 @@ def check(reports_dir: Path) -> list[str]:
     return problems
 
 
-def _check_report(directory: Path, told: list[Told]) -> list[str]:
+def _check_report(directory: Path, told: list[Told], allow_dirty: bool) -> list[str]:
     problems = [problem for each in told for problem in _check_origin(directory, each.record)]
+    commits = {each.record.header.machine.git_commit.value or "" for each in told}
+    dirty = sorted(each for each in commits if each.endswith("-dirty"))
+    if dirty and not allow_dirty:
+        problems.append(
+            f"{directory} was measured from code that no commit holds ({', '.join(dirty)}): commit "
+            "and measure again, or accept it by --allow-dirty"
+        )
     problems += _compare(directory / REPORT_NAME, render_parts(told))
     for each in told:
-        for name, csv in each.exports().items():
-            problems += _compare(directory / name, csv)
+        for name, text in each.exports().items():
+            problems += _compare(directory / name, text)
     sealed = {name: each.record for each in told for name in each.figure_names()}
     for name, record in sealed.items():
         problems += _check_figure(directory / name, derive.fingerprint(record))

@@ -71,6 +71,8 @@ def data_blocks(job: WorkloadFacts) -> list[str]:
 
 def machine_blocks(where: Machine) -> list[str]:
     """What stays the same from run to run; what does not is told with the method."""
+    if where.cpu_cores is None:  # nobody asked: a trace names its device, and little else
+        return pairs([("device", where.device_name), *where.versions.items()], "machine")
     rows: list[tuple[str, Cell]] = [
         ("device", f"{where.device_name} ({where.device})"),
         ("system", where.system + (", WSL2" if where.wsl2 else "")),
@@ -154,8 +156,11 @@ def method_blocks(page: Page, *, alone: bool) -> list[str]:
             ("workload", f"{job.name}, size {job.size}, {scaled(job.parameters, '')} parameters"),
             ("settings", settings),
         ]
+    rows += page.method
+    if where.cpu_cores is None:
+        rows += [("read", head.created), ("method, schema, tool", head.versions)]
+        return pairs(rows, "run" if alone else page.question)
     rows += [
-        *page.method,
         ("effort", head.effort),
         ("seed", head.seed),
         ("measured", head.created),

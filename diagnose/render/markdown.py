@@ -20,6 +20,9 @@ _AUTOLINK = re.compile(r"(?<=[a-z]):(?=//)|(?<=www)\.", re.IGNORECASE)
 _MENTION = re.compile(r"@(?=\w)")
 # A numeric interval followed by nothing that could make it a link reads better unescaped.
 _INTERVAL = re.compile(r"\\\[(-?[\d.]+, -?[\d.]+)\\\](?![(\[:\\])")
+# Of GitHub's workflow commands, which end with their line.
+_COMMAND_DATA = str.maketrans({"%": "%25", "\r": "%0D", "\n": "%0A"})
+_COMMAND_PROPERTY = {**_COMMAND_DATA, ord(":"): "%3A", ord(","): "%2C"}
 _SUPERSCRIPT = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
@@ -82,3 +85,9 @@ class Footnotes:
             f"- {str(number).translate(_SUPERSCRIPT)} {prose(reason)}"
             for number, reason in enumerate(self._reasons, 1)
         ]
+
+
+def github_warning(file: str, line: int, message: str) -> str:
+    """The workflow command that makes GitHub show a message beside a line of code."""
+    data = message.translate(_COMMAND_DATA)
+    return f"::warning file={file.translate(_COMMAND_PROPERTY)},line={line}::{data}"

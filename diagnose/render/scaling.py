@@ -109,7 +109,7 @@ def _say_option(record: ScalingRecord) -> str:
         return ""
     best = best_option(judge_options(record))
     if best is None or best.timed is None:
-        return "; no option is proven to give it back"
+        return "; no option is proven to recover it"
     return f"; {best.name} makes a step {spread(best.timed.speedup)}x as fast"
 
 

@@ -80,7 +80,7 @@ def save(record: Record, directory: Path) -> Path:
     """Write reports/<label>/run.json so that at every moment a whole file is there."""
     validate_label(record.header.label)
     path = directory / record.FILE_NAME
-    # Serialised first: a number that cannot be stored must not cost the old file.
+    # Serialized first: a number that cannot be stored must not cost the old file.
     try:
         content = codec.dumps(record)
     except ValueError as error:

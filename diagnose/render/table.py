@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -53,6 +54,18 @@ def written(reading: Reading, unit: Unit) -> Cell:
     return Doubt(unit.write(reading.value), reading.reason)
 
 
+@dataclass(frozen=True)
+class Raw:
+    """A table before it is written: numbers in their units, reasons left out."""
+
+    header: Sequence[str]
+    rows: Sequence[Sequence[str | float | None]]
+
+
+# While tables are collected: by the Markdown that they become.
+collected: ContextVar[dict[str, Raw] | None] = ContextVar("collected", default=None)
+
+
 def table(rows: Iterable[Row], columns: Sequence[Column[Row]], nothing: str = "") -> list[str]:
     """The blocks of a table with its footnotes; `nothing` is said where there is no row."""
     listed = list(rows)
@@ -70,10 +83,50 @@ def table(rows: Iterable[Row], columns: Sequence[Column[Row]], nothing: str = ""
     for number in range(len(listed)):
         lines.append(_line([_write(cells[i][number], columns[i].unit, notes) for i in shown]))
     blocks = ["\n".join(lines)]
+    found = collected.get()
+    if found is not None:
+        found[blocks[0]] = _raw([columns[i] for i in shown], [cells[i] for i in shown])
     if notes.lines():
         blocks.append("\n".join(notes.lines()))
     hidden = [i for i in range(len(columns)) if i not in shown and _is_unknown(cells[i][0])]
     return blocks + _name_hidden({columns[i].header: cells[i] for i in hidden}, notes)
+
+
+def _raw(columns: Sequence[Column[Row]], cells: Sequence[Sequence[Cell]]) -> Raw:
+    """An interval takes three columns, and what is left of a unit stands in the header."""
+    header: list[str] = []
+    filled: list[list[str | float | None]] = []
+    for column, values in zip(columns, cells, strict=True):
+        suffix = {"": "", "x": " (ratio)"}.get(column.unit.suffix, f" ({column.unit.suffix})")
+        factor = 1.0 if column.unit.prefixed else column.unit.factor
+        if any(isinstance(each, Interval) for each in values):
+            ends = [_ends(each) for each in values]
+            for place, name in enumerate(("", " low", " high")):
+                header.append(f"{column.header}{name}{suffix}")
+                filled.append([_scaled(each[place], factor) for each in ends])
+        else:
+            header.append(f"{column.header}{suffix}")
+            filled.append([_scaled(_plain(each), factor) for each in values])
+    return Raw(header, list(zip(*filled, strict=True)))
+
+
+def _ends(cell: Cell) -> tuple[str | float | None, ...]:
+    if isinstance(cell, Interval):
+        return cell.center, cell.low, cell.high
+    return _plain(cell), None, None
+
+
+def _plain(cell: Cell) -> str | float | None:
+    if isinstance(cell, (Reading, Fact)):
+        return cell.value
+    if isinstance(cell, Doubt):
+        return cell.text
+    assert not isinstance(cell, Interval)
+    return cell
+
+
+def _scaled(value: str | float | None, factor: float) -> str | float | None:
+    return value * factor if isinstance(value, float) and factor != 1.0 else value
 
 
 def pairs(rows: Iterable[tuple[str, Cell]], header: str) -> list[str]:

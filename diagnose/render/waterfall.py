@@ -33,7 +33,12 @@ class Step:
 
 
 def waterfall(
-    start: Step, steps: Sequence[Step], end: Step, axis: str = "ms per step", unit: str = "ms"
+    start: Step,
+    steps: Sequence[Step],
+    end: Step,
+    axis: str = "ms per step",
+    unit: str = "ms",
+    level: str = "95 %",
 ) -> Figure:
     """Start, steps and end from top to bottom; steps that do not add up leave a grey rest."""
     listed = list(steps)
@@ -47,7 +52,7 @@ def waterfall(
     bars.append(_bar(end, 0.0, unit))
     notes = [axis]
     if any(bar.interval for bar in bars):
-        notes.append("lines: 95 % intervals")
+        notes.append(f"lines: {level} intervals")
     if any(bar.uncertain for bar in bars):
         notes.append("hatched: not proven")
     return draw_bars(bars, "; ".join(notes), _ROOM)

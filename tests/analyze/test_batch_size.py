@@ -6,9 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from diagnose.analyze.batch_size import answer, judge
-from diagnose.records.batch_size import ProbeStatus
+from diagnose.analyze.batch_size import answer, crops_rows, judge
+from diagnose.records.batch_size import Configuration, ProbeStatus
 from diagnose.records.run import StageResult
+from diagnose.render.batch_size import crops_table
 from tests.support.records.batch_size import (
     batch_size_record,
     broken,
@@ -111,3 +112,22 @@ def test_every_configuration_has_its_clause_and_an_unfinished_run_says_so() -> N
     assert answer(both).startswith("max_crops 12: use batch 8")
     assert "; max_crops 13: use batch 8" in answer(both)
     assert answer(replace(both, complete=False)).endswith("The run was not finished.")
+
+
+def test_the_guides_factors_stand_beside_what_the_memory_allows() -> None:
+    def of(crops: int, largest: int) -> Configuration:
+        probes = tuple(probe(each, limit=largest) for each in (largest, largest + 1))
+        made = configuration(settings={"max_crops": crops, "tiles_most": crops + 1}, probes=probes)
+        return replace(made, key=f"max_crops {crops}")
+
+    record = batch_size_record(of(4, 20), of(8, 10), of(12, 16), of(36, 8))
+    rows = crops_rows([judge(each) for each in record.configurations])
+    assert [(each.max_crops, each.guide_batch) for each in rows] == [
+        (4, 20), (8, 15), (12, 10), (36, 8),
+    ]  # fmt: skip
+    errors = [each.error for each in rows]
+    assert errors == [0.0, pytest.approx(0.5), pytest.approx(-0.375), 0.0]
+    text = "\n".join(crops_table([judge(each) for each in record.configurations]))
+    assert "| 8 | 9 | 10 |" in text
+    assert "50 %" in text
+    assert crops_table([judge(configuration())]) == []

@@ -13,10 +13,12 @@ import pytest
 from numpy.typing import NDArray
 
 from diagnose.analyze.optimize.experiment import judge
-from diagnose.measure.optimize.experiment import MOST_BLOCKS, wide_enough_rule
-from diagnose.records.stats import FEWEST_FOR_ROBUST_INTERVAL, log_ratio_interval
+from diagnose.measure.optimize.experiment import MOST_BLOCKS, decided_rule
+from diagnose.records.sequential import fewest_blocks
 from tests.support.records.experiments import slots_of
 from tests.support.records.parts import machine
+
+pytestmark = pytest.mark.long
 
 Series = NDArray[np.floating[Any]]
 
@@ -55,19 +57,17 @@ def simulate_noise(disturbance: str, slots: int, dice: np.random.Generator) -> S
 
 
 def run_session(disturbance: str, truth: float, dice: np.random.Generator) -> Session:
-    """Blocks in random order, added until the interval is narrow, judged as a record is."""
+    """Blocks in random order, added until there is a verdict, judged as a record is."""
     noise = simulate_noise(disturbance, 3 * MOST_BLOCKS, dice).reshape(MOST_BLOCKS, 3)
     times = np.exp(dice.permuted(noise, axis=1)) / np.array([1.0, 1.0, truth])
     before, control, after = (times[:, index].tolist() for index in range(3))
-    still_missing = wide_enough_rule()
-    blocks = FEWEST_FOR_ROBUST_INTERVAL
+    still_missing = decided_rule()
+    blocks = fewest_blocks()
     while any(still_missing([side[:blocks] for side in (before, control, after)])):
         blocks += 1
-    interval = log_ratio_interval(before[:blocks], after[:blocks])
-    assert interval.low is not None
-    assert interval.high is not None
     outcome = judge(slots_of(before[:blocks], control[:blocks], after[:blocks]), machine(0))
-    covered = interval.low <= math.log(truth) <= interval.high
+    ends = outcome.timed.speedup.ends if outcome.timed else None
+    covered = ends is None or ends[0] <= truth <= ends[1]
     return Session(outcome.verdict, covered, blocks)
 
 
@@ -88,29 +88,20 @@ def test_equal_sides_are_not_told_apart(disturbance: str) -> None:
 
 
 @pytest.mark.parametrize("disturbance", DISTURBANCES)
-def test_three_percent_are_found(disturbance: str) -> None:
-    assert share(disturbance, 1.03, "FASTER") >= 0.95
-    assert share(disturbance, 1.03, "SLOWER", "SAME") == 0
+def test_five_percent_are_found(disturbance: str) -> None:
+    assert share(disturbance, 1.05, "FASTER") >= 0.95
+    assert share(disturbance, 1.05, "SLOWER", "SAME") == 0
 
 
-@pytest.mark.parametrize("truth", [1.0, 1.03])
+@pytest.mark.parametrize("truth", [1.0, 1.05])
 @pytest.mark.parametrize("disturbance", DISTURBANCES)
-def test_the_interval_covers_the_truth(disturbance: str, truth: float) -> None:
-    covered = sum(each.covered for each in sessions(disturbance, truth))
-    # The rank interval promises 95 % to 97 % at these sizes; looking at its width before every
-    # further block costs about 1 %. Three deviations around 93 % and 97 %.
-    low, high = (
-        edge + sign * 3 * math.sqrt(edge * (1 - edge) / SESSIONS)
-        for edge, sign in ((0.93, -1), (0.97, 1))
-    )
-    assert low <= covered / SESSIONS <= high
-
-
-def test_the_interval_covers_the_truth_over_all_disturbances() -> None:
-    everything = [each for d in DISTURBANCES for t in (1.0, 1.03) for each in sessions(d, t)]
-    assert 0.93 <= sum(each.covered for each in everything) / len(everything) <= 0.97
+def test_the_interval_covers_the_truth_whenever_one_stops(disturbance: str, truth: float) -> None:
+    missed = sum(not each.covered for each in sessions(disturbance, truth))
+    # At most 1 % at all blocks together, and three deviations of it.
+    assert missed / SESSIONS <= 0.01 + 3 * math.sqrt(0.01 * 0.99 / SESSIONS)
 
 
 def test_a_quiet_machine_needs_few_blocks_and_reaches_same() -> None:
     assert share("none", 1.0, "SAME") > 0.95
-    assert np.mean([each.blocks for each in sessions("none", 1.0)]) < MOST_BLOCKS / 2
+    assert np.median([each.blocks for each in sessions("none", 1.0)]) <= 2 * fewest_blocks()
+    assert np.median([each.blocks for each in sessions("none", 1.05)]) <= 2 * fewest_blocks()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from diagnose.analyze import derive
@@ -18,10 +16,12 @@ from tests.support.records.experiments import BATCH, side
 from tests.support.records.generation import (
     ELSEWHERE,
     answers,
+    bundle,
     generation_record,
     limit,
     plan,
     single,
+    skipped,
     tried,
     whole_generation,
 )
@@ -45,14 +45,6 @@ def test_what_cuts_answers_short_is_no_speed_up(made: Comparison, verdict: str) 
     assert outcome.verdict == verdict
 
 
-def test_passes_of_usual_answers_say_so() -> None:
-    short = limit(16, 1.0, 0)
-    short = replace(short, facts={**short.facts, "asks_usual_answers_only": True})
-    for record, is_said in ((whole_generation(), False), (generation_record(short), True)):
-        text = "\n".join(tables.coverage(judge_all(record)))
-        assert ("answers of 10 or fewer" in text) is is_said
-
-
 def test_a_plan_is_predicted_by_the_product_of_its_parts() -> None:
     first, second, third = found_plans(whole_generation())
     assert first.predicted is not None
@@ -73,30 +65,36 @@ def test_a_plan_is_predicted_by_the_product_of_its_parts() -> None:
 )
 def test_prediction_and_measurement_are_compared(measured: float, words: str) -> None:
     parts = tried("batch_double", 1.4), limit(16, 1.2, 0)
-    record = generation_record(*parts, plan("b", measured, "batch_double, tokens_16"))
-    assert words in found_plans(record)[0].interaction
+    whole = plan("b", measured, "batch_double, tokens_16")
+    assert words in found_plans(generation_record(*bundle(whole, *parts)))[0].interaction
 
 
-OTHER_QUESTIONS = tried("workers_4", 1.1)
-assert OTHER_QUESTIONS.before is not None
-OTHER_QUESTIONS = replace(
-    OTHER_QUESTIONS, before=replace(OTHER_QUESTIONS.before, samples_per_step=BATCH + 1)
-)
+def test_nothing_interacts_where_one_part_acts() -> None:
+    whole = plan("a", 1.5, "batch_half_more, pin_memory")
+    made = bundle(whole, tried("batch_half_more", 1.2), skipped("pin_memory"))
+    (found,) = found_plans(generation_record(*made))
+    assert found.interaction == "fewer than two parts act here, so nothing can interact"
+    assert found.inert == ("pin_memory",)
+
+
+# The same part some minutes later: its gain may be another one.
+ELSEWHEN = tried("workers_4", 1.1, facts={"within": "plan_b"}, seconds=0.4)
 
 
 @pytest.mark.parametrize(
     "part",
-    [None, tried("workers_4", 1.1, facts=ELSEWHERE), OTHER_QUESTIONS],
-    ids=["not measured", "starts elsewhere", "other questions"],
+    [None, tried("workers_4", 1.1), ELSEWHEN],
+    ids=["not measured", "tried alone", "in other blocks"],
 )
-def test_a_part_without_a_measurement_leaves_no_prediction(part: Comparison | None) -> None:
-    parts = [tried("batch_double", 1.4), *([part] if part else [])]
-    record = generation_record(*parts, plan("b", 1.5, "batch_double, workers_4"))
+def test_a_part_outside_the_plans_blocks_leaves_no_prediction(part: Comparison | None) -> None:
+    whole = plan("b", 1.5, "batch_double, workers_4")
+    made = bundle(whole, tried("batch_double", 1.4))
+    record = generation_record(*made, *([part] if part else []))
     (found,) = found_plans(record)
     assert (found.predicted, found.difference, found.missing) == (None, None, ("workers_4",))
     assert found.measured is not None
     text = "\n".join(tables.plan_table(judge_all(record)))
-    assert "not measured alone on the plan's questions: workers\\_4" in text
+    assert "not timed in the plan's own blocks: workers\\_4" in text
 
 
 def test_a_plan_that_was_not_timed_says_why() -> None:

@@ -54,10 +54,14 @@ def test_rounding_that_grows_allows_more_later() -> None:
     ("made", "why"),
     [
         (
-            (*runs()[:2], run(AGAIN, (3.0, 1.0, 1.0, 1.0), values={"loss": (3.0,)}), run(NUDGED)),
+            (
+                *runs((2.1, 1.5, 1.25, 1.0))[:2],
+                run(AGAIN, (3.0, 1.0, 1.0, 1.0), values={"loss": (3.0,)}),
+                run(NUDGED),
+            ),
             "two runs",
         ),
-        ((run(BEFORE), run(AFTER, (), failed="ended with ValueError")), "the run after ended"),
+        ((run(BEFORE), run(AFTER, (), failed="x.py ended with ValueError")), "after, x.py ended"),
         (runs(samples=32.0), "over the first 32 samples the mean loss is 1.4375 before"),
         ((), "not every run took place"),
     ],
@@ -135,3 +139,15 @@ def test_the_sentence_names_verdicts_ratio_and_line() -> None:
         "FASTER: HEAD runs at 2.000x [1.996, 2.004] the speed of main, mostly at train.py:7; "
         "results: EQUAL."
     )
+
+
+def test_lines_that_explain_the_verdict_come_first() -> None:
+    """A line that saves much is not why a whole step got slower."""
+    slower = replace(
+        record().after, suspects=(suspect(5, 0.03), suspect(9, 0.04), suspect(30, 0.04))
+    )
+    proof = prove(record(after=slower, windows=windows(0.1, 0.11)))
+    assert [each.saved_ms > 0 for each in proof.lines] == [False, False, True]
+    assert "SLOWER" in proof.sentence
+    assert f"train.py:{proof.lines[0].line}" in proof.sentence
+    assert proof.speed.samples_per_second == pytest.approx((8 / 0.1001, 8 / 0.1101), rel=1e-3)

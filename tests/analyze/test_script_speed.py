@@ -124,7 +124,7 @@ def test_all_fixes_together_give_back_no_more_than_the_step() -> None:
 def test_growth_that_costs_nothing_yet_is_told_as_memory() -> None:
     growth = Growth(LINE, "history", True, 0.0, 0.0, 0.0, 5e6)
     sentence = diagnose(record(growth=growth)).sentence
-    assert "growth at train.py:12 costs nothing yet: history grows; memory grows by" in sentence
+    assert "growth at train.py:12 costs nothing yet: what the script keeps in history" in sentence
 
 
 # --- what a finding may promise ---

@@ -8,9 +8,13 @@ from dataclasses import replace
 import pytest
 import torch
 
+from bench.dgca.model import ORIGINAL
+from bench.optimizations.dgca_lab import build_exact_model
 from diagnose.measure.jobs import load
 from diagnose.measure.optimize.experiment import prove
 from diagnose.workload import Condition, Lab, Optimization, Treatment
+
+pytestmark = pytest.mark.long
 
 CPU = torch.device("cpu")
 
@@ -75,3 +79,10 @@ def test_the_published_form_is_wrong_where_it_is(key: str, position: int, equal:
     if not equal:
         wrong = [c.differing_samples for c in equality.checks if c.differing_samples is not None]
         assert any(wrong)
+
+
+def test_gradients_are_compared_in_training_mode_without_dropout() -> None:
+    """cuDNN refuses the backward pass of recurrent layers in the other mode."""
+    model = build_exact_model(lab("dgca"), ORIGINAL)
+    assert model.training
+    assert not any(part.p for part in model.modules() if isinstance(part, torch.nn.Dropout))

@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 from bench.planted.truth import CASES
+from bench.prove import cost, dgca
 from bench.prove.pairs import SABOTAGES, TRAIN, judge_planted, judge_sabotage, sabotaged_pairs
-from bench.prove.rule import anytime, sessions, share_interval, todays
+from bench.prove.rule import anytime, former, sessions, share_interval
 from diagnose.measure.twins.cases import find_lines
 from tests.support.cli import ROOT
 
@@ -30,7 +31,7 @@ def test_a_share_has_its_exact_interval() -> None:
 
 
 def test_the_rule_finds_a_fifth_in_fewer_blocks_than_before() -> None:
-    new, old = (list(sessions(rule, "spikes", 1.2, 15)) for rule in (anytime, todays))
+    new, old = (list(sessions(rule, "spikes", 1.2, 15)) for rule in (anytime, former))
     assert [each.verdict for each in new] == ["FASTER"] * 15
     assert sum(each.blocks for each in new) < sum(each.blocks for each in old)
 
@@ -45,6 +46,42 @@ def test_the_simulation_writes_its_page(tmp_path: Path) -> None:
     assert [line for line in committed.splitlines() if line.startswith("| machine")] == headers
 
 
+def test_the_page_of_the_cost_says_what_was_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    speed = {"before_ms": 120.0, "verdict": "FASTER", "blocks": 7}
+    speed |= {"ratio": 1.2, "ratio_ci": [1.15, 1.25]}
+
+    def run(folder: Path, *words: str) -> str:
+        if "prove" not in words:
+            return "20.5" if "100" in words[:2] else "0.5"
+        compile((folder / "before.py").read_text(), "before.py", "exec")
+        found = {**speed, "before_ms": 0.6} if "--seconds" in words else speed
+        return json.dumps({"speed": found, "equality": {"verdict": "EQUAL"}})
+
+    monkeypatch.setattr(cost, "run", run)  # python -m bench.prove.cost takes a minute, alone
+    monkeypatch.setattr(cost, "HERE", tmp_path)
+    cost.main()
+    page = (tmp_path / "cost.md").read_text()
+    assert "FASTER, 1.200 [1.150, 1.250]x after 7 blocks, results EQUAL" in page
+    assert "longer by | 0.100 ms | 0.2 ms |" in page
+
+
+@pytest.mark.skipif(not (ROOT / ".git").exists(), reason="needs the commits of this repository")
+def test_the_two_commits_differ_in_the_form_and_are_gone(tmp_path: Path) -> None:
+    # python -m bench.prove.dgca proves them; the test of `prove` proves two others.
+    with dgca.two_commits(tmp_path):
+        found = dgca.git("diff", "--unified=0", dgca.LOOP, dgca.VECTORIZED).splitlines()
+        made = dgca.git("rev-parse", dgca.LOOP)
+    changed = [
+        line[1:].strip() for line in found if line[0] in "+-" and line[:3] not in ("+++", "---")
+    ]
+    assert changed == [f"{dgca.AS_FOUND},", f"{dgca.OPTIMIZED},"]
+    assert dgca.git("for-each-ref", "refs/dgca") == ""
+    with dgca.two_commits(tmp_path):
+        assert dgca.git("rev-parse", dgca.LOOP) == made  # whenever they are made
+
+
 def test_every_sabotage_changes_the_script(tmp_path: Path) -> None:
     pairs = list(sabotaged_pairs(tmp_path))
     assert len({pair.after.read_text() for pair in pairs} | {TRAIN.read_text()}) == 1 + len(pairs)
@@ -55,17 +92,17 @@ def test_every_sabotage_changes_the_script(tmp_path: Path) -> None:
 def test_answers_are_judged() -> None:
     case = next(each for each in CASES if each.name == "launch_averages")
     (line, *_) = find_lines(case, case.culprits[0])
-    right = said("FASTER", file="bench/planted/launch_averages/slow.py", line=line)
+    right = said("FASTER", file="slow.py", line=line)
     assert judge_planted(case, right) == {
         "speed": True,
         "results": True,
         "line": True,
         "edit": True,
     }
-    beside = said("FASTER", file=f"x/{case.name}/slow.py", line=line - 1, edit=[line - 1, line])
+    beside = said("FASTER", file="slow.py", line=line - 3, edit=[line - 3, line])
     assert judge_planted(case, beside)["line"] is False
     assert judge_planted(case, beside)["edit"] is True
-    wrong = said("SAME", "DIVERGES", 1, file="bench/planted/launch_averages/slow.py", line=1)
+    wrong = said("SAME", "DIVERGES", 1, file="slow.py", line=1)
     assert judge_planted(case, wrong) == dict.fromkeys(("speed", "results", "line", "edit"), False)
     healthy = next(each for each in CASES if each.is_healthy and each.repair.exists())
     assert judge_planted(healthy, said("SAME"))["speed"]

@@ -18,8 +18,8 @@ from tests.support.rank_jobs import find_free_port
 SIZED = "tests/support/jobs/sized.py"
 MIB = 2**20
 # In MiB: of a device, and what a process may take beyond what it has.
-DEVICE_LIMITS = (10, 20, 40)
-ROOMS = (120, 200, 333)
+DEVICE_LIMITS = (10, 40)
+ROOMS = (120, 333)
 SAMPLE_MIB = 16
 SAMPLES_PER_MIB = 4  # on the device
 

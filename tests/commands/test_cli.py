@@ -55,7 +55,7 @@ def test_the_list_of_verbs_is_there_at_once() -> None:
         (["run", "--timeout", "-3"], "'-3' is not a positive number"),
         (["run", "--seed", "-1"], "'-1' is not a whole number of 0 or more"),
         (["run", "--quick", "--full"], "not allowed with argument"),
-        (["run", "--device", "cuda:1"], "CUDA_VISIBLE_DEVICES=1"),
+        (["run", "--device", "cuda:1"], "device 'cuda:1' is not available"),
         (["run", "--size", "huge"], "has no size 'huge'; it has only"),
         (["run", "--label", "../evil"], "cannot name a directory"),
         (["batch-size", "--batch-size", "0"], "'0' is not a whole number of 1 or more"),
@@ -108,7 +108,7 @@ def test_only_the_first_rank_complains() -> None:
     [
         ("cuda", "device 'cuda' is not available"),
         ("warp9", "sees only cpu"),
-        ("cuda:1", "CUDA_VISIBLE_DEVICES=1"),
+        ("cuda:1", "device 'cuda:1' is not available"),
     ],
 )
 def test_a_device_that_is_not_there_is_told(device: str, sentence: str) -> None:
@@ -132,7 +132,30 @@ def test_files_that_cannot_be_used(tmp_path: Path) -> None:
         assert sentence in outcome.complaint
 
 
-def test_report_of_an_unknown_label(tmp_path: Path) -> None:
-    outcome = diagnose_here("report", "nothing", "--reports", tmp_path)
+def test_a_missing_package_of_the_suite_is_named_with_the_line_that_installs_it(
+    tmp_path: Path,
+) -> None:
+    absent = "raise ModuleNotFoundError('gone', name='transformers')\n"
+    (tmp_path / "transformers.py").write_text(absent)
+    words = ("run", "--workload", "bert", "--size", "tiny", "--device", "cpu")
+    outcome = diagnose_here(*words, "--reports", tmp_path / "reports", PYTHONPATH=str(tmp_path))
+    assert outcome.code == 2
+    assert "needs the package transformers, which is not installed" in outcome.complaint
+    assert 'pip install -e ".[suite]"' in outcome.complaint
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (["report", "nothing"], "nothing holds no record; measure first"),
+        (["report"], "reports holds no record; measure first"),
+        (["scale", "--label", "x"], "x/scaling.json; measure it first: torchrun"),
+    ],
+)
+def test_nothing_to_render_is_told_and_nothing_is_written(
+    words: list[str], complaint: str, tmp_path: Path
+) -> None:
+    outcome = diagnose_here(*words, "--reports", tmp_path / "reports")
     assert outcome.code == 3
-    assert "nothing" in outcome.complaint
+    assert complaint in outcome.complaint
+    assert not (tmp_path / "reports").exists()

@@ -283,7 +283,7 @@ def test_a_result_is_never_overwritten_and_only_resumed_with_its_settings(tmp_pa
         assert sentence in done.complaint
         assert output.read_text() == before
     # Another max_crops is no other setting.
-    assert profile(output, "--resume", "--max-crops-list", "3", "2").code == 0
+    assert profile(output, "--resume", "--max-crops-list", "2", "3").code == 0
     assert [row["max_crops"] for row in read(output)["summary"]] == [1, 3, 2]
     assert read(output)["summary"][:2] == json.loads(before)["summary"]
     output.write_text('{"chapter": 1}')

@@ -87,14 +87,6 @@ def assert_nothing_private(directory: Path) -> None:
     assert [name for name in names if re.search(rf"\b{re.escape(name)}\b", written)] == []
 
 
-def test_a_dataset_smaller_than_a_batch_skips_the_stage(tmp_path: Path) -> None:
-    outcome = run_faulty(tmp_path, "few", stages=("inference", "loader"))
-    assert outcome.code == 0
-    record = read_record(tmp_path, "faulty")
-    assert statuses(record) == {"inference": "done", "loader": "skipped"}
-    assert reason(record, "loader") == "the dataset has 1 rows, fewer than one batch of 4"
-
-
 def measure_here(fault: str, stage: str, monkeypatch: pytest.MonkeyPatch) -> StageResult:
     monkeypatch.setenv("FAULT", fault)
     job = load(str(ROOT / FAULTY))
@@ -106,6 +98,7 @@ def measure_here(fault: str, stage: str, monkeypatch: pytest.MonkeyPatch) -> Sta
     ("fault", "stage", "sentence"),
     [
         ("no parameters", "training", "the model has no parameters to train"),
+        ("few", "loader", "the dataset has 1 rows, fewer than one batch of 4"),
         ("stream", "loader", "IterableDataset"),
         ("stream", "real_data", "IterableDataset"),
     ],
@@ -175,18 +168,15 @@ def test_a_damaged_earlier_result_is_put_aside(tmp_path: Path) -> None:
     assert statuses(read_record(tmp_path, "faulty")) == {"inference": "done"}
 
 
-@pytest.mark.parametrize(("schema", "word"), [(0, "older"), (99, "newer")])
-def test_another_schema_is_refused_when_rendering(
-    schema: int, word: str, finished: Path, tmp_path: Path
-) -> None:
+def test_another_schema_is_refused_when_rendering(finished: Path, tmp_path: Path) -> None:
     shutil.copytree(finished, tmp_path, dirs_exist_ok=True)
     path = tmp_path / "faulty" / "run.json"
     record = json.loads(path.read_text())
-    path.write_text(json.dumps({**record, "header": {**record["header"], "schema": schema}}))
+    path.write_text(json.dumps({**record, "header": {**record["header"], "schema": 99}}))
     for verb, code in (("report", 3), ("check", 1)):
         outcome = diagnose_here(verb, "--reports", tmp_path)
         assert outcome.code == code
-        assert word in outcome.err
+        assert "newer" in outcome.err
 
 
 def test_a_finished_run_is_kept_when_a_new_one_begins(finished: Path, tmp_path: Path) -> None:

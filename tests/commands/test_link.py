@@ -29,6 +29,7 @@ from tests.support.rank_jobs import (
 )
 
 SCRIPT = "ddp_bandwidth.py"
+pytestmark = pytest.mark.child
 # Kind, rank and size of the fault; sizes 1 KiB and 4 KiB are measured before it, in every job.
 AT_THIRD_SIZE = "16384"
 KEPT = 2
@@ -206,10 +207,3 @@ def test_a_taken_port_and_nobody_at_the_port(tmp_path: Path) -> None:
     assert late.complaint.startswith(f"no rendezvous at 127.0.0.1:{port} within 2 s; ")
     assert (holder.code, late.code) == (3, 3)
     assert (holder.left, late.left) == ((), ())
-
-
-def test_a_backend_that_is_not_there(tmp_path: Path) -> None:
-    words = [*bandwidth_options(tmp_path), "--backend", "nccl", "--device", "cpu"]
-    job = finish(by_hand(SCRIPT, *words))
-    assert job.complaint.startswith("backend 'nccl' moves CUDA tensors only")
-    assert (job.code, job.left) == (2, ())

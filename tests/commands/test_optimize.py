@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from diagnose.records.sequential import fewest_blocks
 from tests.support.cli import ROOT, diagnose, diagnose_here
 
 TREATED = ROOT / "tests" / "support" / "jobs" / "treated.py"
@@ -13,16 +14,15 @@ TREATED = ROOT / "tests" / "support" / "jobs" / "treated.py"
 def test_an_unknown_optimisation_is_refused_with_the_known_ones() -> None:
     outcome = diagnose_here("optimize", "--size", "tiny", "--only", "magic")
     assert outcome.code == 2
-    assert "workload dgca has no optimisation 'magic'; it has apply_prompt," in outcome.complaint
+    assert "workload dgca has no optimization 'magic'; it has apply_prompt," in outcome.complaint
 
 
 def test_experiments_and_the_line_to_blame(tmp_path: Path) -> None:
     outcome = diagnose(
         "optimize", "--size", "tiny", "--smoke", "--only", "dynamic_mask", "dataset_clone",
-        "--annotations", "--label", "o", "--reports", tmp_path, DIAGNOSE_CACHE=str(tmp_path / "c"),
+        "--label", "o", "--reports", tmp_path, DIAGNOSE_CACHE=str(tmp_path / "c"),
     )  # fmt: skip
     assert outcome.code == 0, outcome.err
-    assert "::warning file=bench/dgca/prompt.py,line=" in outcome.out
     record = json.loads((tmp_path / "o" / "optimize.json").read_text())
     made = [(each["key"], each["form"], each["status"]) for each in record["comparisons"]]
     assert made == [
@@ -37,7 +37,7 @@ def test_experiments_and_the_line_to_blame(tmp_path: Path) -> None:
     assert "loop_prompts" not in {line["function"] for line in optimised["lines"]}
     text = (tmp_path / "o" / "report.md").read_text()
     assert "prompt.py" in text
-    checked = diagnose_here("check", "--reports", tmp_path)
+    checked = diagnose_here("check", "--allow-dirty", "--reports", tmp_path)
     assert checked.code == 1, "a smoke run must not be kept"
 
 
@@ -81,4 +81,4 @@ def test_a_change_of_ones_own_is_proven(tmp_path: Path) -> None:
     record = json.loads((tmp_path / "m" / "optimize.json").read_text())
     (made,) = record["comparisons"]
     assert [check["equal"] for check in made["equality"]["checks"]] == [True]
-    assert len(made["after"]["timing"]["slot_seconds"]) >= 12
+    assert len(made["after"]["timing"]["slot_seconds"]) >= fewest_blocks()

@@ -7,16 +7,24 @@ import os
 import subprocess
 import sys
 import textwrap
+from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml  # type: ignore[import-untyped]
 
+from diagnose.analyze.prove import prove as prove_record
 from diagnose.commands.cli import main
+from diagnose.commands.script import _try_options
+from diagnose.measure.prove import session
 from diagnose.measure.prove.racer import Failed, Racer
+from diagnose.measure.prove.session import try_options
 from diagnose.measure.prove.sides import Request, open_sides
+from diagnose.records.diagnosis import Option
+from diagnose.records.prove import Options
 from tests.support.cli import ROOT, Outcome, environment, heard, started
+from tests.support.records.prove import record
 
 SECONDS = 200
 TRAIN = """
@@ -136,6 +144,7 @@ def action(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     }
 
 
+@pytest.mark.child
 def test_the_action_proves_a_repair_and_passes_its_gates(action: dict[str, Any]) -> None:
     assert action["done"].returncode == 0, action["done"].stderr
     proof = action["proof"]
@@ -147,6 +156,7 @@ def test_the_action_proves_a_repair_and_passes_its_gates(action: dict[str, Any])
     assert len(action["worktrees"]) == 1
 
 
+@pytest.mark.child
 def test_the_line_that_got_faster_is_the_loop(action: dict[str, Any]) -> None:
     first = action["proof"]["lines"][0]
     assert (first["file"], first["function"], first["edited"]) == ("train.py", "features", True)
@@ -155,6 +165,7 @@ def test_the_line_that_got_faster_is_the_loop(action: dict[str, Any]) -> None:
     assert action["proof"]["memory_bytes"][0]["value"] > 1e7
 
 
+@pytest.mark.child
 def test_the_action_hands_on_what_it_promises(action: dict[str, Any]) -> None:
     assert action["outputs"].keys() == action["manifest"]["outputs"].keys()
     assert action["outputs"]["speed"] == "FASTER"
@@ -178,7 +189,7 @@ def test_a_sabotaged_twin_diverges_at_its_step(tmp_path: Path) -> None:
     assert [len(each["values"]["loss"]) for each in kept["runs"]] == [8] * 4
     assert "diagnose-prove-" not in (reports / "mine" / "prove.json").read_text()
     assert "DIVERGES AT STEP 5" in (reports / "mine" / "report.md").read_text()
-    assert heard(lambda: main(["check", "--reports", str(reports)])).code == 0
+    assert heard(lambda: main(["check", "--allow-dirty", "--reports", str(reports)])).code == 0
 
 
 @pytest.mark.alone
@@ -191,6 +202,39 @@ def test_a_named_change_of_a_script_that_ends_early(tmp_path: Path) -> None:
     assert proof["after"] == "train.py --with fused"
     assert proof["equality"]["verdict"] in ("EQUAL", "EQUAL WITHIN ROUNDING")
     assert proof["speed"]["blocks"] > 0
+
+
+def test_options_are_tried_in_twins_and_a_crash_loses_its_own_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "train.py").write_text(
+        textwrap.dedent("""
+        import torch
+
+        class Model(torch.nn.Linear):
+            def forward(self, rows):
+                assert not torch.is_autocast_enabled("cpu"), "only float32"
+                return super().forward(rows)
+
+        model = Model(64, 8)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for epoch in range(10**6):
+            for rows in torch.utils.data.DataLoader(torch.randn(128, 64), batch_size=8):
+                optimizer.zero_grad()
+                model(rows).square().mean().backward()
+                optimizer.step()
+    """)
+    )
+    monkeypatch.chdir(tmp_path)
+    options = Options(seconds=1.0, equal_steps=4)
+    tried = dict(try_options("train.py", (), ["autocast", "batch"], options))
+    assert "AssertionError" in tried["autocast"].missing
+    assert "only float32" in tried["autocast"].missing
+    proof = prove_record(tried["batch"])
+    assert not tried["batch"].missing
+    assert (proof.after, proof.speed.per) == ("train.py --with batch", "sample")
+    assert "8 samples before and 16 after" in proof.equality.reason
+    assert proof.speed.blocks > 0
 
 
 def test_a_side_that_asks_for_input(tmp_path: Path) -> None:
@@ -216,7 +260,8 @@ def test_ctrl_c_tells_what_is_known_and_leaves_nothing(tmp_path: Path) -> None:
     words += ["--seconds", "500", "--equal-steps", "500000", "--", "train.py"]
     extra = {"PYTHONPATH": str(ROOT), "TMPDIR": str(temporary)}
     with started(words, extra, cwd=folder) as running:
-        running.wait_until(lambda: len(list(temporary.rglob("log.txt"))) == 2)
+        # The steps that are compared run one side at a time.
+        running.wait_until(lambda: list(temporary.rglob("log.txt")))
         found = running.interrupt()
     assert found.code == 130, found.err
     assert found.left == ()
@@ -235,6 +280,24 @@ def test_a_side_that_hangs_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         racer.start("before", 3)
         with racer, pytest.raises(Failed, match=r"did not come to the end .* within 0\.5 s"):
             racer.read_values()
+
+
+def test_script_tells_what_its_options_prove(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked: list[Any] = []
+
+    def try_them(*words: Any) -> Any:
+        asked.append(words[:3])
+        return [("fused", record())]
+
+    monkeypatch.setattr(session, "try_options", try_them)
+    option = Option("a fused optimizer", "", "", "diagnose prove train.py --with fused")
+    _try_options(Namespace(script="train.py", arguments=["--lr", "1"]), [option])
+    assert asked == [("train.py", ["--lr", "1"], ["fused"])]
+    told = capsys.readouterr().err
+    assert "a fused optimizer:" in told
+    assert prove_record(record()).sentence in told
 
 
 @pytest.mark.parametrize(

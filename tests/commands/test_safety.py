@@ -8,11 +8,12 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
-from tests.support.cli import command, environment, started
+from tests.support.cli import ROOT, command, diagnose_here, environment, started
 from tests.support.folders import delivered, fill, look
 from tests.support.script_runs import write_script
 
@@ -66,17 +67,29 @@ NEW = {"best.pt", "last.pt", "epoch-1.pt", "epoch-2.pt", "model.safetensors", "l
 NEW |= {"array.bin", "old/deep/weights.pt", "old/notes.txt", "checkpoints/first/model.pt"}
 
 
-def run(folder: Path, *words: object, **extra: str) -> subprocess.CompletedProcess[str]:
+TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
+
+
+def start(folder: Path, words: Sequence[object], **extra: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        command("script", *words),
+        [str(each) for each in words],
         cwd=folder,
-        env=environment({"PYTHONPATH": os.getcwd(), **extra}),
+        env=environment({"PYTHONPATH": str(ROOT), **extra}),
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
         timeout=SECONDS,
         check=False,
     )
+
+
+def run(folder: Path, *words: object, **extra: str) -> subprocess.CompletedProcess[str]:
+    return start(folder, command("script", *words), **extra)
+
+
+def run_ranks(folder: Path, *words: object) -> subprocess.CompletedProcess[str]:
+    script = command("script", *words)[1:]
+    return start(folder, [*TORCHRUN, *script], OMP_NUM_THREADS="1")
 
 
 @pytest.fixture
@@ -87,7 +100,7 @@ def folder(tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     ("ending", "code", "said"),
     [
-        ("train", 0, "A step of train.py takes"),
+        ("train", 0, "diagnose: train.py · "),
         ("raise", 1, 'KeyError: "the script\'s own"'),
         ("exit", 5, "put back"),
         ("kill", 137, "the script was killed by SIGKILL (out of memory?)"),
@@ -129,7 +142,7 @@ def test_keep_files_leaves_new_ones(tmp_path: Path, folder: Path) -> None:
 def test_a_polite_kill_is_passed_on_and_nothing_is_left(tmp_path: Path, folder: Path) -> None:
     before = look(folder)
     words = command("script", write_script(tmp_path, JOB), "leave")
-    with started(words, {"PYTHONPATH": os.getcwd()}, folder) as child:
+    with started(words, {"PYTHONPATH": str(ROOT)}, folder) as child:
         child.wait_until((folder / "checkpoints/first/model.pt").exists)
         done = child.interrupt(signal.SIGTERM)
     assert (done.code, done.left) == (143, ())
@@ -140,7 +153,7 @@ def test_a_polite_kill_is_passed_on_and_nothing_is_left(tmp_path: Path, folder: 
 def test_the_next_start_puts_back_what_a_killed_parent_left(tmp_path: Path, folder: Path) -> None:
     before = look(folder)
     words = command("script", write_script(tmp_path, JOB), "wait")
-    with started(words, {"PYTHONPATH": os.getcwd()}, folder) as child:
+    with started(words, {"PYTHONPATH": str(ROOT)}, folder) as child:
         child.wait_until((folder / "checkpoints/first/model.pt").exists)
         time.sleep(0.5)  # the file is there a moment before it is complete
         done = child.interrupt(signal.SIGKILL)
@@ -153,6 +166,33 @@ def test_the_next_start_puts_back_what_a_killed_parent_left(tmp_path: Path, fold
     assert again.stdout == "step,loss\n1,0.5\n\n"
     assert look(folder) == before
     assert delivered(folder).keys() == NEW
+
+
+@pytest.mark.parametrize(
+    ("job", "words"),
+    [
+        ("ranks.py", ("ddp",)),
+        ("ranks.py", ("fsdp2",)),
+        ("accelerate_job.py", ()),
+        ("lightning_job.py", ()),
+    ],
+)
+def test_two_ranks_of_a_framework_leave_their_folder_alone(
+    folder: Path, job: str, words: tuple[str, ...]
+) -> None:
+    """Logs, checkpoints and traces that are there already are those of a better run."""
+    for name in ("log.csv", "best.ckpt", "traces-0.json"):
+        (folder / name).write_text("kept")
+    before = look(folder)
+    script = ROOT / "tests" / "support" / "watched" / job
+    options = ("--seconds", 2, "--steps", 60, "--warmup", 2)
+    done = run_ranks(folder, *options, script, ".", *words)
+    assert done.returncode == 0, done.stderr
+    said = " ".join(done.stderr.split())
+    assert said.count(f"diagnose: {job} · ") == 1, said
+    assert "failed with" not in said
+    assert ("nothing was tried because FSDP2" in said) is (words == ("fsdp2",))
+    assert look(folder) == before
 
 
 def test_two_ranks_share_one_protection(tmp_path: Path, folder: Path) -> None:
@@ -170,17 +210,7 @@ def test_two_ranks_share_one_protection(tmp_path: Path, folder: Path) -> None:
     if dist.get_rank():
         time.sleep(1)
     """
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    words = ["--nproc-per-node=2", "-m", "diagnose", "script", write_script(tmp_path, code)]
-    done = subprocess.run(
-        [*torchrun, *map(str, words)],
-        cwd=folder,
-        env=environment({"PYTHONPATH": os.getcwd(), "OMP_NUM_THREADS": "1"}),
-        capture_output=True,
-        text=True,
-        timeout=SECONDS,
-        check=False,
-    )
+    done = run_ranks(folder, write_script(tmp_path, code))
     assert done.stderr.count("throw-away run") == 1, done.stderr
     assert done.stderr.count("3 files were put back; what the run wrote is in") == 1, done.stderr
     assert look(folder) == before
@@ -195,7 +225,11 @@ def test_trackers_stay_offline_and_pushes_are_refused(tmp_path: Path, folder: Pa
     told = "def init(**options): print(__name__, options)\n"
     (libraries / "wandb.py").write_text(told)
     (libraries / "neptune.py").write_text(told.replace("init", "init_run"))
-    (libraries / "comet_ml.py").write_text(told.replace("init", "start"))
+    (libraries / "comet_ml.py").write_text(
+        told.replace("init", "start")
+        + "class Experiment:\n    def __init__(self, api_key): print('online')\n"
+        "class OfflineExperiment:\n    def __init__(self, project_name): print(project_name)\n"
+    )
     utils = libraries / "mlflow/tracking/_tracking_service/utils.py"
     utils.write_text(
         "def set_tracking_uri(uri): print('mlflow', uri)\n_resolve_tracking_uri = None"
@@ -209,6 +243,7 @@ def test_trackers_stay_offline_and_pushes_are_refused(tmp_path: Path, folder: Pa
     wandb.init(project="p", mode="online"); wandb.init(mode="disabled"); wandb.init()
     neptune.init_run(mode="async")
     comet_ml.start(online=True)
+    comet_ml.Experiment("key", project_name="comet offline")
     set_tracking_uri("https://example.org")
     set_tracking_uri("file:///here")
     print(os.environ["WANDB_MODE"], os.path.isdir(os.environ["WANDB_DIR"]))
@@ -220,6 +255,7 @@ def test_trackers_stay_offline_and_pushes_are_refused(tmp_path: Path, folder: Pa
     """
     done = run(folder, write_script(tmp_path, code), LIBRARIES=str(libraries))
     lines = done.stdout.splitlines()
+    assert lines.pop(5) == "comet offline"
     assert lines[:5] == [
         "wandb {'project': 'p', 'mode': 'offline'}",
         "wandb {'mode': 'disabled'}",
@@ -237,6 +273,13 @@ def test_trackers_stay_offline_and_pushes_are_refused(tmp_path: Path, folder: Pa
     assert delivered(folder) == {"offline-run": b"run"}
 
 
+def test_a_rank_that_a_launcher_has_left_behind_is_heard() -> None:
+    left = diagnose_here("script", "nowhere.py", RANK="3", WORLD_SIZE="2")
+    assert (left.code, left.complaint) == (2, "there is no script nowhere.py")
+    second = diagnose_here("script", "nowhere.py", RANK="1", WORLD_SIZE="2")
+    assert (second.code, second.err) == (2, "")
+
+
 def test_no_place_for_the_scratch_is_one_sentence(tmp_path: Path, folder: Path) -> None:
     (folder / ".diagnose-aside").write_text("in the way")
     script = write_script(tmp_path, "print('ran')")
@@ -244,16 +287,7 @@ def test_no_place_for_the_scratch_is_one_sentence(tmp_path: Path, folder: Path) 
         "import sys, tempfile; tempfile.tempdir = sys.argv.pop(1); sys.argv[0] = 'diagnose'; "
         "from diagnose.commands.cli import main; sys.exit(main())"
     )
-    words = [sys.executable, "-c", code, str(folder / "best.pt"), "script", str(script)]
-    done = subprocess.run(
-        words,
-        cwd=folder,
-        env=environment({"PYTHONPATH": os.getcwd()}),
-        capture_output=True,
-        text=True,
-        timeout=SECONDS,
-        check=False,
-    )
+    done = start(folder, [sys.executable, "-c", code, folder / "best.pt", "script", script])
     assert (done.returncode, done.stdout) == (3, "")
     assert done.stderr.startswith("diagnose: files cannot be protected: ")
     assert len(done.stderr.splitlines()) == 1
@@ -276,7 +310,7 @@ def test_ctrl_c_on_a_terminal_is_heard_once(tmp_path: Path, folder: Path) -> Non
     pid, terminal = os.forkpty()
     if pid == 0:
         os.chdir(folder)
-        extra = {"PYTHONPATH": str(Path(__file__).parents[2])}
+        extra = {"PYTHONPATH": str(ROOT)}
         os.execve(sys.executable, command("script", script), environment(extra))
     said = b""
     try:

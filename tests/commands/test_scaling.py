@@ -33,6 +33,8 @@ from tests.support.records.scaling import scaling_record
 SCRIPT = "ddp_scaling.py"
 STRIPES = ROOT / "bench" / "examples" / "my_job.py"
 RANKS_JOB = ROOT / "tests" / "support" / "jobs" / "ranks.py"
+# Freeing a group waits for gloo's thread, which may wait for the interpreter at that moment.
+KEPT: list[object] = []
 TRIED = ("accumulate_2", "static_graph_no_sync", "zero_optimizer")
 
 
@@ -147,6 +149,7 @@ def test_what_was_measured_before_a_rank_is_killed_is_kept(tmp_path: Path) -> No
 def forms(tmp_path: Path) -> Iterator[Forms]:
     """The seven forms of a job with buffers, on a rank that is its own and only peer."""
     dist.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
+    KEPT.append(dist.group.WORLD)
     model = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4))
     network = Network(build=lambda size: model, loss=lambda model, batch: model(batch).sum())
     batch = torch.randn(3, 4)
@@ -176,19 +179,11 @@ def test_no_form_changes_the_weights_or_leaves_gradients(forms: Forms) -> None:
         assert all(torch.equal(a, b) for a, b in zip(forms.weights, before, strict=True))
 
 
-@pytest.mark.parametrize(
-    ("words", "sentence"),
-    [
-        (("--workload", "nothing"), "no workload 'nothing'; use bert, dgca, "),
-        (("--workload", RANKS_JOB, "--data", "x.txt"), "has no datasets, so --data has no use"),
-    ],
-)
-def test_what_cannot_be_measured_is_refused_in_one_sentence(
-    words: tuple[object, ...], sentence: str, tmp_path: Path
-) -> None:
+def test_what_cannot_be_measured_is_refused_in_one_sentence(tmp_path: Path) -> None:
+    words = ("--workload", RANKS_JOB, "--data", "x.txt")
     done = finish(by_hand(SCRIPT, *options(tmp_path), *words))
     assert done.code == 2, done.err
-    assert sentence in done.complaint
+    assert "has no datasets, so --data has no use" in done.complaint
 
 
 def test_only_without_a_name_leaves_out_every_option() -> None:

@@ -10,16 +10,24 @@ from pathlib import Path
 import pytest
 
 from diagnose.records.exit_codes import FINE, USAGE
-from tests.support.traces import loading_steps, write
+from tests.support.traces import collective_steps, loading_steps, write, x
 
 ROOT = Path(__file__).parents[2]
 REAL = ROOT.parent / "shared" / "gpu-traces"
 TIMEOUT_SECONDS = 120
 
 
+WITHOUT_TORCH = """
+import sys
+sys.modules["torch"] = None  # an import of it fails
+from diagnose.__main__ import main
+sys.exit(main())
+"""
+
+
 def trace(*words: object) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "diagnose", "trace", *map(str, words)],
+        [sys.executable, "-c", WITHOUT_TORCH, "trace", *map(str, words)],
         cwd=ROOT,
         capture_output=True,
         text=True,
@@ -51,8 +59,11 @@ def test_answer_json_report_and_perfetto(tmp_path: Path) -> None:
     events = json.loads(copy.read_text())["traceEvents"]
     assert len([each for each in events if each.get("cat") == "kernel"]) == 8
     assert any(each["name"].startswith("input: at most") for each in events)
+    assert len([each for each in events if each["name"] == "step, device busy 30%"]) == 8
+    assert told["ranks"][0]["device"]["kernels"] == 8
+    assert told["ranks"][0]["kernels"][0]["operator"] == "aten::mm"
     checked = subprocess.run(
-        [sys.executable, "-m", "diagnose", "check", "--reports", str(reports)],
+        [sys.executable, "-m", "diagnose", "check", "--allow-dirty", "--reports", str(reports)],
         cwd=ROOT,
         capture_output=True,
         text=True,
@@ -60,6 +71,25 @@ def test_answer_json_report_and_perfetto(tmp_path: Path) -> None:
         check=False,
     )
     assert checked.returncode == FINE, checked.stderr
+
+
+def test_the_rank_that_the_others_wait_for_is_named(tmp_path: Path) -> None:
+    for rank in range(8):
+        events = collective_steps(300 if rank == 2 else 0, offset=5e4 * rank, steps=20)
+        if rank == 2:
+            late = (x("python_function", "train.py(40): log", 1e3 * s, 300) for s in range(20))
+            events += ({**each, "ts": each["ts"] + 5e4 * rank} for each in late)
+        write(tmp_path / f"rank{rank}.json.gz", events)
+    done = trace(tmp_path, "--json", "-")
+    assert done.returncode == FINE, done.stderr
+    told = json.loads(done.stdout)
+    first = told["findings"][0]
+    assert (first["cause"], first["line"]) == ("straggler", 40)
+    # Spread evenly, 300 µs of one rank are 37.5 of each.
+    assert first["gain_ms"] == pytest.approx(0.2625, rel=0.01)
+    assert first["gain_ci"][1] == pytest.approx(0.3, rel=0.01)
+    skew = {each["rank"]: round(each["skew_seconds"] * 1e6) for each in told["ranks"]}
+    assert skew == dict.fromkeys(range(8), 0) | {2: 300}
 
 
 @pytest.mark.parametrize("name", ["missing.json", "text.json"])

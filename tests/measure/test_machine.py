@@ -11,8 +11,6 @@ import psutil
 import pytest
 import torch
 
-from diagnose.measure.gpu import describe as gpus
-from diagnose.measure.gpu import nvml
 from diagnose.measure.gpu.nvml import Failure, Identity
 from diagnose.measure.machine import describe as machine
 from diagnose.measure.machine.cuda import read_identities
@@ -192,6 +190,18 @@ def test_a_commit_is_dirty_if_code_differs_and_not_if_a_report_does(tmp_path: Pa
     assert machine.read_commit(tmp_path).value == f"{commit}-dirty"
 
 
+def test_the_trees_of_the_code_survive_a_squash(tmp_path: Path) -> None:
+    assert machine.read_trees(tmp_path) == {}
+    (tmp_path / "bench").mkdir()
+    (tmp_path / "bench" / "code.py").write_text("one")
+    make_repository(tmp_path)
+    found = machine.read_trees(tmp_path)
+    assert list(found) == ["bench"]
+    subprocess.run(["git", "-C", str(tmp_path), "-c", "user.name=a", "-c", "user.email=a@b.org",
+                    "commit", "--quiet", "--amend", "-m", "another"], check=True)  # fmt: skip
+    assert machine.read_trees(tmp_path) == found
+
+
 def test_a_script_belongs_to_the_repository_around_it(tmp_path: Path) -> None:
     assert machine.find_repository(tmp_path / "train.py") == tmp_path
     repository = tmp_path / "work"
@@ -244,22 +254,6 @@ def test_devices_are_identified_by_their_own_torch_module() -> None:
     assert from_dict(Identity, to_dict(first)) == first
     assert read_identities(SilentModule()) == (Identity(0, ""),)
     assert machine.identities("cpu") == ()
-
-
-def test_gpus_links_and_driver_join_the_machine(stub: Stub) -> None:
-    stub(USED_MIB=100)
-    uuids = [f"0abc000{n}-1111-2222-3333-00000000000{n}" for n in range(2)]
-    known = [Identity(n, f"Stub GPU {n}", uuid) for n, uuid in enumerate(uuids)]
-    with nvml.open_session() as session:
-        before = gpus.observe_before(session, seconds=0.3)
-        full = machine.with_gpus(bare_machine(), session, known, "salt", before)
-    assert [gpu.name for gpu in full.gpus] == ["Stub GPU 0", "Stub GPU 1"]
-    assert [gpu.nvml_index.value for gpu in full.gpus] == [1, 0]
-    assert full.gpus[0].memory_used_before_bytes.value == 100 << 20
-    assert [link.kind.value for link in full.links] == ["PIX"]
-    assert full.versions["driver"].value == "999.01"
-    assert full.nvml.value == "stub"
-    assert "0abc" not in dumps(full).decode()
 
 
 def test_without_nvml_the_machine_has_its_gpus_and_the_reason() -> None:

@@ -80,7 +80,7 @@ def test_the_newer_setting_of_a_script_is_read_and_left_alone() -> None:
         torch.get_float32_matmul_precision()
     assert float32_setting() == "high"
     with float32_products("highest"):
-        assert torch.backends.cuda.matmul.fp32_precision == "tf32"
+        assert torch.backends.cuda.matmul.fp32_precision == "ieee"
     assert torch.backends.cuda.matmul.fp32_precision == "tf32"
 
 

@@ -16,6 +16,7 @@ from diagnose.measure.evaluation.scores import (
     rouge_n,
     score,
     split_words,
+    vqa_accuracies,
     vqa_accuracy,
 )
 
@@ -116,3 +117,11 @@ def test_vqa_accuracy_does_not_mind_the_writing(text: str, reference: str) -> No
 def test_nothing_answered_is_no_score(metric: str) -> None:
     for found in score(metric, []).values():
         assert found == Score(None, "nothing was answered")
+
+
+def test_many_answers_at_once_score_like_one_by_one() -> None:
+    references = [["Yes", "no."] * 5, ["a dog"], ["two", "2"], ["Yes", "no."] * 5]
+    texts = ["yes", "dog", "three", "maybe"]
+    single = [vqa_accuracy(text, row) for text, row in zip(texts, references, strict=True)]
+    assert vqa_accuracies(texts, references) == single
+    assert len(set(single)) > 1

@@ -196,8 +196,48 @@ def test_the_suite_waits_for_the_device_that_it_measures(answer: Answer) -> None
     }
 
 
+def test_steps_are_timed_between_events(answer: Answer) -> None:
+    seen = answer("steps_by_events")
+    assert seen["kernels"] == [5, 5]
+    assert seen["queueing"] < 8 * KERNEL, "nothing was waited for"
+
+
+def test_only_a_pinned_copy_is_counted_as_one_that_does_not_wait(answer: Answer) -> None:
+    assert answer("copies_that_wait") == {
+        "blocking": True,
+        "pageable": True,
+        "pinned, blocking": True,
+        "pinned": False,
+    }
+
+
 def test_precision_is_known_after_the_newer_setting(answer: Answer) -> None:
-    assert answer("new_setting_of_tf32") == {"before": "float32", "after": "tf32"}
+    assert answer("new_setting_of_tf32") == {
+        "before": "float32",
+        "after": "tf32",
+        "inside": "float32",
+        "again": "tf32",
+    }
+
+
+def test_a_running_optimizer_can_be_fused_for_a_while(answer: Answer) -> None:
+    assert answer("fused_in_the_middle") == {
+        "what": ["fused=True in AdamW"],
+        "windows": 12,
+        "counted": 2,
+        "place": "cpu",
+    }
+
+
+def test_a_change_that_needs_memory_is_made_only_where_there_is_some(answer: Answer) -> None:
+    assert answer("room_for_more") == {"once": True, "four times": False, "on the CPU": True}
+
+
+def test_the_device_is_that_of_the_parameters(answer: Answer) -> None:
+    seen = answer("which_device")
+    assert seen["of parameters"] == seen["asked"] == "fakegpu:1"
+    assert seen["of nothing"] == "fakegpu:0"
+    assert seen["none"] == "there is no device fakegpu:7: torch sees fakegpu:0 to fakegpu:1"
 
 
 def test_make_prints_only_the_folder(fakegpu_env: dict[str, str]) -> None:

@@ -86,7 +86,8 @@ def test_two_files_of_the_same_name_are_two_workloads(tmp_path: Path) -> None:
 
 IMPORT = "workload file {path} cannot be imported: "
 NONE = (
-    "workload file {path} defines no WORKLOAD = Workload(...); bench/examples/my_job.py shows one"
+    "workload file {path} defines no WORKLOAD = Workload(...), as docs/own-job.md shows; "
+    "a plain training script needs none: diagnose script {path}"
 )
 BAD = {
     "error while importing": (

@@ -14,7 +14,9 @@ from hypothesis import strategies as st
 from diagnose.records.codec import dumps, from_dict, to_dict
 from diagnose.records.header import Fact, Reading
 from diagnose.records.run import Measurement, RunRecord, Timing
+from diagnose.records.script import ScriptRecord
 from tests.support.records.run import measurement, on_cpu, run_record, slow_full_model, timing
+from tests.support.records.script import record as script_record
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 NUMBERS = st.floats(allow_nan=False, allow_infinity=False)
@@ -113,3 +115,12 @@ def test_a_missing_key_is_named() -> None:
     del data["timing"]
     with pytest.raises(ValueError, match=r"record\.timing: missing"):
         from_dict(Measurement, data)
+
+
+def test_pairs_of_different_types_come_back_equal() -> None:
+    record = script_record(prefixes=((1, 0.5), (2, 0.25)))
+    written = json.loads(json.dumps(to_dict(record)))
+    assert from_dict(ScriptRecord, written) == record
+    wrong = {**written, "prefixes": [[1, 0.5, 3]]}
+    with pytest.raises(ValueError, match=r"prefixes\[0\]: expected 2 values, found 3"):
+        from_dict(ScriptRecord, wrong)

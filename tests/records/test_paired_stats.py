@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import random
 
 import pytest
 from hypothesis import given
@@ -18,7 +17,6 @@ from diagnose.records.stats import (
     log_ratio_interval,
     minimum_detectable_effect,
     paired_t,
-    signed_rank_p,
     student_quantile,
     wilcoxon_rank,
 )
@@ -54,39 +52,6 @@ def test_paired_t_of_known_values() -> None:
     assert interval.center == 3
     assert interval.half_width == pytest.approx(2.776 * math.sqrt(2.5 / 5), abs=1e-3)
     assert paired_t([1.0]).low is None
-
-
-@pytest.mark.parametrize("count", [5, 7, 9])
-def test_signed_rank_p_counts_every_pattern_of_signs(count: int) -> None:
-    """By brute force: how many of all sign patterns are at least as one-sided?"""
-    dice = random.Random(count)
-    values = [dice.gauss(0.5, 1) for _ in range(count)]
-    ranks = {abs(v): rank for rank, v in enumerate(sorted(values, key=abs), 1)}
-    total = count * (count + 1) // 2
-
-    def one_sided(positive: int) -> int:
-        return min(positive, total - positive)
-
-    seen = one_sided(sum(ranks[abs(v)] for v in values if v > 0))
-    patterns = itertools.product((0, 1), repeat=count)
-    sums = [sum(rank for rank, sign in enumerate(signs, 1) if sign) for signs in patterns]
-    extreme = sum(one_sided(each) <= seen for each in sums) / 2**count
-    assert signed_rank_p(values) == pytest.approx(min(1.0, extreme))
-
-
-def test_signed_rank_p_of_clear_and_of_no_effect() -> None:
-    assert signed_rank_p([0.1] * 8) == 2 / 2**8
-    assert signed_rank_p([0.0] * 8) == 1.0
-    assert signed_rank_p([0.1, -0.1] * 50) == pytest.approx(1.0)
-    assert signed_rank_p([0.1] * 100) < 1e-12
-
-
-@given(VALUES)
-def test_p_is_small_exactly_where_the_interval_excludes_zero(values: list[float]) -> None:
-    interval = hodges_lehmann(values)
-    assert interval.low is not None
-    assert interval.high is not None
-    assert (signed_rank_p(values) <= 0.05) == (interval.low > 0 or interval.high < 0)
 
 
 def test_holm_of_known_values() -> None:

@@ -35,6 +35,7 @@ def test_the_bet_is_fair() -> None:
 
 
 @pytest.mark.parametrize("spikes", [0.0, 0.2])
+@pytest.mark.long
 def test_equal_sides_are_hardly_ever_told_apart(spikes: float) -> None:
     dice = random.Random(1)
     wrong = missed = 0

@@ -3,24 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
 from diagnose.analyze.accuracy import Judged, answer, goals
 from diagnose.records.accuracy import (
-    AccuracyRecord,
     CaseResult,
     PlantedCulprit,
     Said,
     Twins,
 )
-from diagnose.render import store
-from diagnose.render.check import check, write_index, write_report
 from tests.support.records.accuracy import found, healthy, planted, record_of, said, twins
 from tests.support.rendered import rendered, told
-
-GOLDEN = Path(__file__).parent / "golden" / "accuracy.md"
 
 
 def met(*cases: CaseResult) -> list[bool | None]:
@@ -120,19 +114,6 @@ def test_every_compared_script_has_its_row_in_the_figure() -> None:
     assert all(name in words for name in ("input_case", "wrong_case", "wrong cause: said host"))
     assert "compute_case" not in words
     assert told(record_of(healthy()))[0].figure_names() == ()
-
-
-def test_a_stored_report_is_checked(tmp_path: Path) -> None:
-    record = record_of(planted(), healthy())
-    directory = tmp_path / record.header.label
-    store.save(record, directory)
-    assert store.load(directory / AccuracyRecord.FILE_NAME, AccuracyRecord) == record
-    write_report(directory)
-    write_index(tmp_path)
-    assert check(tmp_path) == []
-    report = directory / "report.md"
-    report.write_text(report.read_text().replace("1 of 1", "9 of 9"))
-    assert len(check(tmp_path)) == 1
 
 
 def test_an_unfinished_run_says_so() -> None:

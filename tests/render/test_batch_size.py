@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 
 from diagnose.analyze.batch_size import judge
@@ -16,9 +14,6 @@ from tests.support.records.batch_size import (
     probe,
 )
 from tests.support.rendered import told
-
-GOLDEN = Path(__file__).parent / "golden" / "batch_size.md"
-MOST_OPEN_LINES = 40
 
 
 def test_what_was_not_tried_is_not_called_too_large() -> None:

@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
+from diagnose.records.header import Fact
 from diagnose.render import check, store
 from diagnose.render.page import MOST_OPEN_LINES, count_open_lines
 from tests.support.records.run import on_cpu, run_record, slowed_input
 
 COMMITTED = sorted((Path(__file__).parents[2] / "reports").glob("*/report.md"))
-# Reports of which a part is no page yet.
 
 
 @pytest.mark.parametrize("report", COMMITTED, ids=lambda path: path.parent.name)
@@ -55,7 +55,7 @@ def test_good_reports_pass(reports: Path) -> None:
 
 def test_a_place_without_reports_is_no_success(tmp_path: Path) -> None:
     (problem,) = check.check(tmp_path / "nowhere")
-    assert "nowhere is no directory" in problem
+    assert "nowhere is not a directory" in problem
     (tmp_path / "reports").mkdir()
     assert check.check(tmp_path / "reports") == []
 
@@ -154,3 +154,14 @@ def test_a_figure_that_lost_its_ground_is_removed(reports: Path) -> None:
     check.write_index(reports)
     assert not (reports / "rtx-4090" / "power.svg").exists()
     assert check.check(reports) == []
+
+
+def test_code_that_no_commit_holds_is_refused_unless_allowed(tmp_path: Path) -> None:
+    record = run_record()
+    machine = replace(record.header.machine, git_commit=Fact("0123abc-dirty"))
+    dirty = replace(record, header=replace(record.header, machine=machine))
+    check.write_report(store.save(dirty, tmp_path / dirty.header.label).parent)
+    check.write_index(tmp_path)
+    (problem,) = check.check(tmp_path)
+    assert "no commit holds (0123abc-dirty): commit and measure again" in problem
+    assert check.check(tmp_path, allow_dirty=True) == []

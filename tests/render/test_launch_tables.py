@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
+from diagnose.analyze.optimize.launches import find_reasons
 from diagnose.records.experiments import LaunchLine, LaunchMap
 from diagnose.records.header import Reading
-from diagnose.render.optimize.annotations import annotate
 from diagnose.render.optimize.figures import MOST_BARS, draw_launches
 from diagnose.render.optimize.launches import MOST_LINES, blamed_line, launch_map
 
@@ -112,42 +112,24 @@ def test_hostile_code_stays_in_its_cell_and_its_fence() -> None:
     assert (fence[0], fence[-1], len(fence)) == ("````python", "````", 3)
 
 
-def test_the_guilty_line_is_annotated_once_with_all_reasons() -> None:
-    (warning,) = annotate(make(LOOP, UPDATE, replace(MODEL, allocated_bytes=100)))
-    assert warning == (
-        "::warning file=job/prompt.py,line=41::runs 192 times per training step and launches "
-        "1 536 of 2 400 operators (64 %25), 1 152 of them in the backward pass; makes the host "
-        "wait for an accelerator 192 times per training step (_local_scalar_dense): "
-        "x[i, index[i, j]] = prompts[j]"
-    )
-
-
-def test_the_largest_tensor_is_annotated_where_the_line_matters() -> None:
-    (warning,) = annotate(make(MODEL))
-    assert warning == (
-        "::warning file=job/model.py,line=7::makes the largest tensor of the training step, "
-        "86.5 MB, and allocates 900 kB (100 %25 of all): result = self.encoder(x)"
-    )
+def test_the_largest_tensor_is_told_where_the_line_matters() -> None:
+    assert find_reasons(MODEL, make(MODEL)) == [
+        "makes the largest tensor of the training step, 86.5 MB, and allocates 900 kB "
+        "(100 % of all)"
+    ]
+    assert find_reasons(MODEL, make(MODEL, replace(LOOP, allocated_bytes=9_000_000))) == []
 
 
 @pytest.mark.parametrize(
     ("trips", "forward", "expected"),
     [(9, 10, 1), (8, 10, 0), (9, 9, 0)],
 )
-def test_only_repeated_lines_with_a_tenth_of_the_launches_are_annotated(
+def test_only_repeated_lines_with_a_tenth_of_the_launches_stand_out(
     trips: int, forward: int, expected: int
 ) -> None:
     quiet = {"syncs": 0, "sync_operators": (), "allocated_bytes": 0, "largest_bytes": 0}
     line = replace(LOOP, trips=trips, forward=forward, backward=0, **quiet)  # type: ignore[arg-type]
-    assert len(annotate(make(line, unattributed=100 - forward))) == expected
-
-
-def test_annotations_cannot_be_broken_out_of() -> None:
-    hostile = replace(LOOP, file="a,b:c%\r\n.py", code="100%\n::error::boo")
-    (warning,) = annotate(make(hostile))
-    assert warning.startswith("::warning file=a%2Cb%3Ac%25%0D%0A.py,line=41::")
-    assert warning.endswith(": 100%25 ::error::boo")
-    assert "\n" not in warning
+    assert len(find_reasons(line, make(line, unattributed=100 - forward))) == expected
 
 
 def test_the_figure_has_one_stacked_bar_per_line() -> None:

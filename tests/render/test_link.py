@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from diagnose.analyze.line_fit import Fit, Point, Unfit, fit_line
-from diagnose.analyze.link.bandwidth import fit_sizes, measure_sizes, median_interval, summarise
+from diagnose.analyze.link.bandwidth import fit_sizes, measure_sizes, median_interval, summarize
 from diagnose.analyze.link.verdict import judge
 from diagnose.records.ranks import SizeResult
 from diagnose.render.link import FIGURE_NAME, answer, figures, print_table
@@ -37,7 +37,7 @@ def by_rank(*times: Sequence[float]) -> SizeResult:
 @pytest.mark.parametrize(("ranks", "factor"), [(2, 1.0), (4, 1.5), (8, 1.75)])
 def test_bandwidths_of_one_size(ranks: int, factor: float) -> None:
     # Of each all-reduce the slowest rank counts, then the median.
-    result = summarise(by_rank([1e-3, 2e-3, 5e-3], *[[2e-3, 1e-3, 2e-3]] * (ranks - 1)), ranks)
+    result = summarize(by_rank([1e-3, 2e-3, 5e-3], *[[2e-3, 1e-3, 2e-3]] * (ranks - 1)), ranks)
     assert result.single is not None
     assert (result.single.seconds.center, result.single.seconds.low) == (2e-3, None)
     assert result.single.algorithm_rate == 0.5e9
@@ -46,7 +46,7 @@ def test_bandwidths_of_one_size(ranks: int, factor: float) -> None:
 
 def test_a_window_is_divided_by_its_all_reduces() -> None:
     made = replace(size_result(1_000_000), iterations_per_window=4)
-    result = summarise(replace(made, window_seconds=((8e-3,) * 6, (4e-3,) * 6)), 2)
+    result = summarize(replace(made, window_seconds=((8e-3,) * 6, (4e-3,) * 6)), 2)
     assert result.window is not None
     assert result.window.seconds.center == 2e-3
     assert result.best is result.window

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,8 @@ from diagnose.records.header import Reading
 from diagnose.records.script import PLAIN, Ceilings, Occasion, ScriptRecord, Site, Window
 from diagnose.render import store
 from diagnose.render.page import count_open_lines
-from diagnose.render.script import FIGURE_NAME, figures, page, summarize
+from diagnose.render.script.report import FIGURE_NAME, figures, page
+from diagnose.render.script.terminal import WIDTH, join, layout
 from tests.support.records.script import change, golden_record, record, suspect
 from tests.support.rendered import rendered, told
 
@@ -33,19 +35,29 @@ def test_the_golden_report() -> None:
     assert list(each.draw_all()) == [FIGURE_NAME]
 
 
+def told_lines(found: ScriptRecord) -> list[str]:
+    return join(layout(diagnose(found))).splitlines()
+
+
 def test_the_terminal_says_the_same_in_lines() -> None:
-    lines = summarize(diagnose(golden_record())).splitlines()
-    assert lines[0].startswith("diagnose: A step of train.py takes 100.0 ms on average (640 ")
-    assert "  undecided: batch: the script failed with MemoryError: full" in "\n".join(lines)
-    assert "measuring overhead: 0.0 % of an unmodified step" in lines[-2]
+    lines = told_lines(golden_record())
+    assert lines[0].startswith("diagnose: train.py · 100 ms per step [100, 100] · 200 steps in ")
+    heads = [each for each in lines if each.endswith((" tried", " estimated"))]
+    assert len({each.index("saves") for each in heads}) == 1
+    assert [each.split()[2] for each in heads] == ["input", "launch"]
+    assert max(map(len, lines)) <= WIDTH
+    text = " ".join(" ".join(lines).split())
+    assert "Undecided: batch: the script failed with MemoryError: full" in text
+    assert "After both fixes: " in text
+    assert lines[-2] == " Measuring overhead: 0.0 % of an unmodified step."
 
 
 def test_a_cause_of_the_whole_script_has_no_line() -> None:
     windows = tuple(each for each in golden_record().windows if each.variant != "fused")
     tried = change("precision", variant="replayed batches", site=None)
     found = record(changes=(tried,), windows=windows)
-    text = summarize(diagnose(found)) + rendered(found)
-    assert "  precision: whole step: " in text
+    text = "\n".join(told_lines(found)) + rendered(found)
+    assert re.search(r"precision +whole step +saves ", text)
     assert "| precision | `whole step` |" in text
     assert "train.py:0" not in text
 
@@ -53,13 +65,14 @@ def test_a_cause_of_the_whole_script_has_no_line() -> None:
 def test_options_and_unknown_numbers_stand_below_the_causes() -> None:
     ceilings = Ceilings(1e11, 5e10, 4e11, 1e10)
     found = replace(golden_record(), ceilings=ceilings, samples=Reading(None, "no tensor"))
-    text = summarize(diagnose(found))
-    assert text.index("  launch: ") < text.index("  option: autocast to bfloat16 was not tried: ")
-    assert "  unknown: samples per second (no tensor)" in text
+    text = "\n".join(told_lines(found))
+    proof = "Changes the numbers, not tried: diagnose prove train.py --with autocast "
+    assert text.index("  launch ") < text.index(proof)
+    assert " Unknown: samples per second (no tensor)" in text
     assert "device busy" not in text  # on the CPU there is nothing else to be busy
     machine = replace(found.header.machine, device="cuda")
     elsewhere = replace(found, header=replace(found.header, machine=machine))
-    assert "  unknown: device busy share (not recorded)" in summarize(diagnose(elsewhere))
+    assert " Unknown: device busy share (not recorded)" in told_lines(elsewhere)
     report = rendered(found)
     assert report.index("## What to do") < report.index("## Options, not tried")
     assert "- autocast to bfloat16 was not tried: " in report

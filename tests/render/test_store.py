@@ -17,7 +17,7 @@ import pytest
 from diagnose.records import codec
 from diagnose.records.header import SCHEMA
 from diagnose.records.run import RunRecord
-from diagnose.render import store
+from diagnose.render import check, store
 from diagnose.render.store import StoreError
 from tests.support.records.run import run_record
 from tests.support.rendered import rendered
@@ -294,11 +294,13 @@ def test_a_label_has_one_writer(tmp_path: Path) -> None:
     assert ask(script, str(tmp_path)) == "free\n"
 
 
-def test_reading_and_checking_need_no_heavy_library() -> None:
+def test_reading_and_checking_need_no_heavy_library(tmp_path: Path) -> None:
+    check.write_report(store.save(run_record(), tmp_path / run_record().header.label).parent)
+    check.write_index(tmp_path)
     script = (
         "import sys; from pathlib import Path\n"
         "from diagnose.render import check\n"
-        "check.check(Path('reports'))\n"
-        "print([each for each in sys.modules if each in sys.argv])\n"
+        "problems = check.check(Path(sys.argv[1]))\n"
+        "print(problems, [each for each in sys.modules if each in sys.argv])\n"
     )
-    assert ask(script, "matplotlib", "torch") == "[]\n"
+    assert ask(script, str(tmp_path), "matplotlib", "torch") == "[] []\n"

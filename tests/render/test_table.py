@@ -21,7 +21,7 @@ from diagnose.analyze.units import (
 )
 from diagnose.records.header import Reading
 from diagnose.records.stats import Interval
-from diagnose.render.markdown import Footnotes, Markup, clean, escape, prose
+from diagnose.render.markdown import Footnotes, Markup, clean, escape, github_warning, prose
 from diagnose.render.page import Page, Place, Section, count_open_lines, render_page
 from diagnose.render.table import Column, Doubt, code, missing, pairs, table, written
 from tests.support.records.run import run_record
@@ -153,6 +153,12 @@ def test_escape(raw: str, safe: str) -> None:
 )
 def test_intervals_stay_readable_but_links_do_not_come_back(raw: str, safe: str) -> None:
     assert prose(raw) == safe
+
+
+def test_a_warning_for_github_cannot_be_broken_out_of() -> None:
+    assert github_warning("a,b:c%\r\n.py", 41, "100%\n::error::boo") == (
+        "::warning file=a%2Cb%3Ac%25%0D%0A.py,line=41::100%25%0A::error::boo"
+    )
 
 
 def test_markup_is_kept_and_a_reason_is_numbered_once() -> None:

@@ -24,7 +24,7 @@ from tests.support.rank_jobs import find_free_port
 
 LONGEST_SECONDS = 120
 # Every rank says that its run is thrown away, and that it was killed; only one gives the verdict.
-VERDICT = re.compile(r"^diagnose: ((?:A step|No diagnosis).*)$", re.MULTILINE)
+VERDICT = re.compile(r"^diagnose: (.* · .*|No diagnosis.*)$", re.MULTILINE)
 STEPS = (0, 1, 6, 12, 20, 30, 34, 36, 40, 60, 100, 160, 250, 10**9)
 KINDS = ("kill", "kill", "raise", "leave", "sleep")
 SCRIPT = """

@@ -105,7 +105,9 @@ def heard(action: Callable[[], int]) -> Outcome:
     return Outcome(code, said.getvalue(), complained.getvalue())
 
 
-def start(words: Sequence[str], extra: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
+def start(
+    words: Sequence[str], extra: Mapping[str, str], seconds: float = TIMEOUT_SECONDS
+) -> subprocess.CompletedProcess[str]:
     """Run it to its end, whatever it says."""
     return subprocess.run(
         words,
@@ -113,7 +115,7 @@ def start(words: Sequence[str], extra: Mapping[str, str]) -> subprocess.Complete
         env=environment(extra),
         capture_output=True,
         text=True,
-        timeout=TIMEOUT_SECONDS,
+        timeout=seconds,
         stdin=subprocess.DEVNULL,
         check=False,
     )

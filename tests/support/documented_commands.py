@@ -29,7 +29,7 @@ class Elsewhere:
 
 SCRIPT = Small(
     # Options need the long form of `diagnose train.py`.
-    "diagnose script --seconds 6 --json why.json --label mine train.py --lr 0.1",
+    "diagnose script --seconds 4 --json why.json --label mine train.py --lr 0.1",
     leaves="reports/mine/report.md",
 )
 DGCA = Small(
@@ -49,7 +49,7 @@ TRAINING = Small(
 )
 RENDERED = Small(
     'make report PYTHON=python ARGS="--reports committed" && '
-    'make check PYTHON=python ARGS="--reports committed"',
+    'make check PYTHON=python ARGS="--allow-dirty --reports committed"',
     leaves="committed/README.md",
 )
 
@@ -67,7 +67,7 @@ COMMANDS: dict[str, Small] = {
     "diagnose script --json why.json train.py": SCRIPT,
     "python -m diagnose script train.py": SCRIPT,
     "torchrun --nproc-per-node=2 --no-python diagnose script train.py": Small(
-        "torchrun --standalone --nproc-per-node=2 --no-python diagnose script --seconds 6 train.py"
+        "torchrun --standalone --nproc-per-node=2 --no-python diagnose script --seconds 4 train.py"
     ),
     "make diagnose": DGCA,
     "make diagnose PYTHON=python": DGCA,
@@ -95,8 +95,8 @@ COMMANDS: dict[str, Small] = {
         f'make optimize PYTHON=python ARGS="--workload my_job.py {TINY} --label one"',
         leaves="reports/one/report.md",
     ),
-    "python -m diagnose optimize --only apply_prompt --annotations": Small(
-        f"python -m diagnose optimize --only apply_prompt --annotations {TINY} --label prompt",
+    "python -m diagnose optimize --only apply_prompt": Small(
+        f"python -m diagnose optimize --only apply_prompt {TINY} --label prompt",
         leaves="reports/prompt/report.md",
     ),
     "python -m diagnose optimize --workload timeseries": Small(
@@ -162,10 +162,15 @@ ELSEWHERE: dict[str, Elsewhere] = {
             "rule",
             "pairs --kind planted",
             "pairs --kind sabotaged",
-            "pairs --kind equal --runs 200",
+            "pairs --kind equal --runs 200 --seconds 10 --jobs 2",
+            "cost",
+            "dgca --label amd-epyc-dgca-prove",
         )
     },
     "diagnose watch --from-step 30 --steps 60 train.py": WATCHES,
+    "diagnose watch -m package.train --lr 0.1": Elsewhere(
+        "needs your package", "tests/support/framework_runs.py", '"-m", "package.train"'
+    ),
     "torchrun --nproc-per-node=2 --no-python diagnose watch train.py": WATCHES,
     'diagnose script --fail-on "input>10%" --fail-on "any>25%" train.py': Elsewhere(
         "its exit code depends on the script", "tests/commands/test_script.py", "--fail-on"

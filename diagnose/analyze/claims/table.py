@@ -10,9 +10,12 @@ import math
 from collections.abc import Callable, Mapping
 
 from diagnose.analyze import derive
-from diagnose.analyze.claims.verdict import Claim, Evidence, Found, NotMeasured, Range, Read, Source
+from diagnose.analyze.claims.verdict import Claim, Evidence, Found, NotMeasured, Range, Source
+from diagnose.analyze.claims.verdict import about as _about
+from diagnose.analyze.claims.verdict import on_any_device as _any
+from diagnose.analyze.claims.verdict import on_gpu as _gpu
 from diagnose.analyze.optimize.effects import find
-from diagnose.analyze.optimize.experiment import Outcome, judge_family, measure_speedup, time_ratio
+from diagnose.analyze.optimize.experiment import Outcome, judge_family, time_ratio
 from diagnose.analyze.optimize.launches import most_repeated, share
 from diagnose.analyze.scaling.ledger import Ledger, build_ledger, curve_points, find_obstacle
 from diagnose.analyze.units import PERCENT, PLAIN, Unit, scale
@@ -22,15 +25,14 @@ from diagnose.records.experiments import LaunchLine, LaunchMap, OptimizeRecord
 from diagnose.records.header import Reading, Setting
 from diagnose.records.ranks import ScalingRecord
 from diagnose.records.run import Measurement, RunRecord
-from diagnose.records.stats import SMALLEST_MARGIN, Interval
+from diagnose.records.stats import SMALLEST_MARGIN, Interval, log_ratio_interval
 
 LESS: Range = (0.0, 1 - SMALLEST_MARGIN)
 MORE: Range = (1 + SMALLEST_MARGIN, math.inf)
 SAME: Range = (1 - MATTERS, 1 + MATTERS)
 MOST: Range = (0.5, math.inf)
+NOTICED: Range = (MATTERS, math.inf)
 ALL: Range = (1.0, 1.0)
-# "About twice" still is, if it is off by no more than this.
-ABOUT = 0.2
 STEP = "training step"
 # Facts of both sides of an experiment.
 ALL_REDUCES, HELD = "all_reduces_{}", "held_bytes_{}"
@@ -60,11 +62,9 @@ def ladder_speedup(evidence: Evidence) -> Found:
 def time_saved(evidence: Evidence, key: str) -> Found:
     """Time before over time after, although the results may differ."""
     outcome = _tried(evidence, key)
-    ratio, left_out = time_ratio(outcome.comparison), outcome.comparison.facts.get("left_out")
+    ratio = time_ratio(outcome.comparison)
     if ratio is None or outcome.verdict == "INVALID":
         raise NotMeasured(f"{key}: {outcome.reason}")
-    if left_out:
-        raise NotMeasured(f"{key} ran without {left_out}")
     return Found(ratio)
 
 
@@ -117,6 +117,23 @@ def counted(evidence: Evidence, key: str, name: str = ALL_REDUCES, form: str = "
     facts = _tried(evidence, key, form=form).comparison.facts
     before, after = (_number(facts, name.format(side)) for side in ("before", "after"))
     return Found(_point(before / after), f"{before:,.0f} → {after:,.0f}")
+
+
+def tensors_saved(evidence: Evidence, key: str) -> Found:
+    """How much less a step holds at its peak, in tensors of the vocabulary's size; counted."""
+    facts = _tried(evidence, key).comparison.facts
+    before, after = (_number(facts, f"{side}_peak_bytes") for side in ("before", "after"))
+    saved = (before - after) / _number(facts, "vocabulary_tensor_bytes")
+    return Found(_point(saved), f"{before - after:,.0f} bytes of {before:,.0f}", PLAIN)
+
+
+def full_precision_share(evidence: Evidence) -> Found:
+    """Of the operators' time under autocast, what is spent in float32; casts do not count."""
+    facts = _tried(evidence, "mixed_precision").comparison.facts
+    value = facts.get("fp32_time_share")
+    if not isinstance(value, float):
+        raise NotMeasured("fp32_time_share was not recorded")
+    return Found(_point(value), str(facts.get("fp32_operators", "")), PERCENT)
 
 
 def fewer_buckets(evidence: Evidence) -> Found:
@@ -184,7 +201,8 @@ def stage(evidence: Evidence, key: str) -> Found:
     reference = derive.reference(evidence.record, key)
     if result is None or reference is None:
         raise NotMeasured(f"the stage {key} was not measured")
-    ratio = measure_speedup(reference, reference, result).speedup
+    before, after = (derive.step_values(each.timing) for each in (reference, result))
+    ratio = log_ratio_interval(before, after).map(math.exp)
     return Found(ratio, f"batch {result.samples_per_step}")
 
 
@@ -205,17 +223,25 @@ def doubled_memory(evidence: Evidence) -> Found:
     raise NotMeasured("memory is known for fewer than two batch sizes")
 
 
-def crops_ratio(evidence: Evidence) -> Found:
-    """The largest batch at 12 tiles over that at 4."""
+def crops_ratio(evidence: Evidence, many: int, few: int = 4) -> Found:
+    """The largest batch at so many tiles over that at fewer."""
     exact = {
         each.configuration.settings.get("max_crops"): each.largest
         for each in evidence.answers
         if each.is_exact
     }
-    many, few = exact.get(12), exact.get(4)
-    if not many or not few:
-        raise NotMeasured("the largest batch is not known exactly for both max_crops 4 and 12")
-    return Found(_point(many / few), f"{few} → {many}")
+    more, less = exact.get(many), exact.get(few)
+    if not more or not less:
+        raise NotMeasured(f"max_crops {few} and {many} have no exact largest batch both")
+    return Found(_point(more / less), f"{less} → {more}")
+
+
+def most_probes(evidence: Evidence) -> Found:
+    """Of one search that ended with the exact answer."""
+    counts = [len(each.configuration.probes) for each in evidence.answers if each.is_exact]
+    if not counts:
+        raise NotMeasured("no search ended with an exact answer")
+    return Found(_point(max(counts)), f"{len(counts)} exact searches", PLAIN)
 
 
 def knee_of_largest(evidence: Evidence) -> Found:
@@ -266,19 +292,6 @@ def _number(facts: Mapping[str, Setting], name: str) -> float:
     return float(value)
 
 
-def _about(factor: float) -> Range:
-    return factor * (1 - ABOUT), factor * (1 + ABOUT)
-
-
-def _gpu(id_: str, sentence: str, expected: Range, read: Read, *of: str | int) -> Claim:
-    return Claim(id_, sentence, expected, read, of)
-
-
-def _any(id_: str, sentence: str, expected: Range, read: Read, *of: str | int) -> Claim:
-    """Counted, or a matter of the host: the same on every device."""
-    return Claim(id_, sentence, expected, read, of, "any")
-
-
 RUN = Source("diagnose run", RunRecord, ("bert", "dgca"))
 DGCA = Source("diagnose optimize --workload dgca", OptimizeRecord, ("dgca",))
 RANKS = Source("ddp_scaling.py", ScalingRecord, ("bert", "dgca"))
@@ -300,7 +313,13 @@ CLAIMS: Mapping[Source, tuple[Claim, ...]] = {
         _any("004-01", "batches answer like single samples", ALL, equality, "batch_4"),
         _gpu("004-40", "half precision is faster", MORE, speedup, "bfloat16"),
     ),
-    CROPS: (_gpu("002-16", "12 crops allow half the batch of 4", _about(0.5), crops_ratio),),
+    CROPS: (
+        _gpu("002-14", "1 crop allows the batch of 4", _about(1), crops_ratio, 1),
+        _gpu("002-15", "8 crops allow 3/4 of the batch of 4", _about(0.75), crops_ratio, 8),
+        _gpu("002-16", "12 crops allow half the batch of 4", _about(0.5), crops_ratio, 12),
+        _gpu("002-17", "13 crops allow 0.4 of the batch of 4", _about(0.4), crops_ratio, 13),
+        _any("002-28", "the exact batch takes 1 to 5 probes", (1, 5), most_probes),
+    ),
     BATCHES: (
         _gpu("000-08", "twice the batch takes twice the memory", (1.9, 2.1), doubled_memory),
         _gpu("004-48", "batches of 4 gain 2.7x", _about(2.7), batch_gain, 4),
@@ -334,10 +353,18 @@ CLAIMS: Mapping[Source, tuple[Claim, ...]] = {
         _any("003-34", "comparing ids masks as the tokenizer did", ALL, equality, "dynamic_mask"),
         _gpu("003-35", "a step with scatter_add_ is faster", MORE, speedup, "gated_fusion", STEP),
         _any("003-35", "scatter_add_ computes what scatter_ did", ALL, equality, "gated_fusion"),
-        _gpu("003-36", "scatter_add_ lowers the peak of a step", LESS, peak, "gated_fusion", STEP),
+        _any(
+            "003-36",
+            "scatter_add_ saves a tensor of the vocabulary's size (1.3 GB in the report)",
+            _about(1),
+            tensors_saved,
+            "gated_fusion",
+        ),
+        _gpu("003-37", "scatter_add_ lowers the peak of a step", LESS, peak, "gated_fusion", STEP),
         _any("003-38", "rows without clone() load faster", MORE, speedup, "dataset_clone"),
         _gpu("003-44", "all changes gain about 2.2x", _about(2.2), speedup, "all_together", STEP),
         _gpu("003-46", "power rises by about 60 %", _about(1.6), watts, "all_together", STEP),
+        _gpu("003-93", "operators left in FP32 take time", NOTICED, full_precision_share),
         _gpu("003-101", "torch.compile makes a step faster", MORE, speedup, "torch_compile", STEP),
     ),
     RANKS: (

@@ -14,6 +14,8 @@ from diagnose.records.stats import Interval
 
 Verdict = Literal["CONFIRMED", "REFUTED", "INCONCLUSIVE", "NOT DECIDED HERE", "NOT MEASURED HERE"]
 Range = tuple[float, float]
+# "About twice" still is, if it is off by no more than this.
+ABOUT = 0.2
 
 
 class NotMeasured(Exception):
@@ -61,6 +63,19 @@ class Claim:
     read: Read
     of: tuple[str | int, ...] = ()  # "apply_prompt", "training step"
     device: Literal["any", "gpu"] = "gpu"
+
+
+def about(factor: float) -> Range:
+    return factor * (1 - ABOUT), factor * (1 + ABOUT)
+
+
+def on_gpu(id_: str, sentence: str, expected: Range, read: Read, *of: str | int) -> Claim:
+    return Claim(id_, sentence, expected, read, of)
+
+
+def on_any_device(id_: str, sentence: str, expected: Range, read: Read, *of: str | int) -> Claim:
+    """Counted, or a matter of the host: the same on every device."""
+    return Claim(id_, sentence, expected, read, of, "any")
 
 
 @dataclass(frozen=True)

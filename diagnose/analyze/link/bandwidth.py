@@ -71,10 +71,10 @@ class SizeSpeed:
 def measure_sizes(record: BandwidthRecord) -> list[SizeSpeed]:
     """Smallest first: sizes of the sweep and of the model were measured apart."""
     ordered = sorted(record.sizes, key=lambda size: size.nbytes)
-    return [summarise(size, len(record.ranks)) for size in ordered]
+    return [summarize(size, len(record.ranks)) for size in ordered]
 
 
-def summarise(size: SizeResult, world_size: int) -> SizeSpeed:
+def summarize(size: SizeResult, world_size: int) -> SizeSpeed:
     """No bandwidth for a wrong sum: its times are those of something else."""
     untimed = SizeSpeed(size, None, None, size.reason or f"ended as {size.status}", ())
     if size.status != "done" or untimed.is_corrupt:

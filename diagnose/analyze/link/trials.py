@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from diagnose.analyze.findings import Finding, Rule
-from diagnose.analyze.link.bandwidth import Speed, summarise
+from diagnose.analyze.link.bandwidth import Speed, summarize
 from diagnose.analyze.link.surroundings import NO_MEMORY, NO_PEERS, uses_sockets
 from diagnose.analyze.units import number
 from diagnose.records.ranks import BandwidthRecord, EnvironmentTrial
@@ -93,7 +93,7 @@ def judge_trials(record: BandwidthRecord) -> list[Finding]:
 
 def _speeds(record: BandwidthRecord, trial: EnvironmentTrial) -> dict[int, Speed]:
     """By size; a trial that did not end well may still have measured some."""
-    found = (summarise(size, len(record.ranks)).best for size in trial.sizes)
+    found = (summarize(size, len(record.ranks)).best for size in trial.sizes)
     return {speed.nbytes: speed for speed in found if speed is not None}
 
 

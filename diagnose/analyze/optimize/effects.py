@@ -143,6 +143,14 @@ def saved_seconds(comparison: Comparison) -> Interval | None:
     return derive.difference(comparison.before, comparison.after).seconds
 
 
+def break_even_steps(comparison: Comparison) -> int | None:
+    """After how many steps the time to compile is earned back; None if it never is."""
+    seconds, saved = fact_of(comparison, "compile_seconds"), saved_seconds(comparison)
+    if seconds is None or saved is None or saved.low is None or saved.low <= 0:
+        return None
+    return int(seconds / saved.center) + 1
+
+
 def _samples(outcome: Outcome) -> int | None:
     before = outcome.comparison.before
     return None if before is None else before.samples_per_step

@@ -14,10 +14,11 @@ from typing import Literal
 from diagnose.analyze import derive
 from diagnose.analyze.flags import FLAGS
 from diagnose.analyze.units import number, percent, spread
-from diagnose.records import stats
-from diagnose.records.experiments import Comparison, EqualityCheck, OptimizeRecord
+from diagnose.records import sequential, stats
+from diagnose.records.experiments import Comparison, EqualityCheck, OptimizeRecord, find_blocks
 from diagnose.records.header import Machine, Reading
 from diagnose.records.run import Measurement
+from diagnose.records.sequential import SAME_MARGIN, Block
 from diagnose.records.stats import SMALLEST_MARGIN, Interval
 
 Verdict = Literal[
@@ -35,8 +36,6 @@ Verdict = Literal[
 
 # At 95 % the A/A control of a sound harness raises a false alarm in every twentieth experiment.
 CONTROL_CONFIDENCE = 0.99
-# The chance of any false FASTER or SLOWER among all experiments of a record.
-FAMILY_ERROR = 0.05
 
 OTHER_MODEL_REASON = (
     "the sides train different models, so neither is faster; compare their work per second"
@@ -61,7 +60,6 @@ class Timed:
     range: tuple[float, float]  # of the blocks' own ratios
     control: Interval  # the same ratio of the code to itself
     cross_check: Interval  # paired t instead of ranks
-    margin: float  # 0.01: within 1/1.01 and 1.01 nothing counts as a change
     detectable: Reading
     p_value: float
     blocks: int
@@ -152,52 +150,39 @@ def time_ratio(comparison: Comparison) -> Interval | None:
 
 
 def measure_speedup(before: Measurement, control: Measurement, after: Measurement) -> Timed:
-    first, again, second = _comparable_times(before, control, after)
-    ratios, controls = stats.log_ratios(first, second), stats.log_ratios(first, again)
-    blocks = min(len(ratios), len(controls))
-    ratios, controls = ratios[:blocks], controls[:blocks]
-    noise = stats.hodges_lehmann(controls)
-    floor = 0.0
-    if noise.low is not None and noise.high is not None:
-        floor = max(abs(noise.low), abs(noise.high))
+    blocks = find_blocks(before, control, after)
+    ratios = [math.log(each.before * each.again) / 2 - math.log(each.after) for each in blocks]
     effect = stats.minimum_detectable_effect(ratios)
     return Timed(
-        speedup=stats.hodges_lehmann(ratios).map(math.exp),
+        speedup=sequential.ratio_interval(blocks),
         range=(math.exp(min(ratios)), math.exp(max(ratios))),
-        control=noise.map(math.exp),
+        control=_control(blocks).map(math.exp),
         cross_check=stats.paired_t(ratios).map(math.exp),
-        margin=max(SMALLEST_MARGIN, math.expm1(floor)),
         detectable=Reading(None, "one block has no scatter") if effect is None else Reading(effect),
-        p_value=stats.signed_rank_p(ratios),
-        blocks=blocks,
+        p_value=sequential.anytime_p(blocks),
+        blocks=len(blocks),
     )
+
+
+def _control(blocks: Sequence[Block], confidence: float = stats.CONFIDENCE) -> Interval:
+    return stats.hodges_lehmann([math.log(a / b) for a, b, _ in blocks], confidence)
 
 
 def decide(timed: Timed) -> tuple[Verdict, str]:
     """The verdict of a sound measurement, with a reason where it is undecided."""
-    low, high = timed.speedup.low, timed.speedup.high
-    if low is None or high is None:
+    verdict = sequential.decide(timed.speedup)
+    if verdict != "INCONCLUSIVE":
+        return verdict, ""
+    if timed.speedup.ends is None:
         least, most = timed.range
-        return "INCONCLUSIVE", (
+        return verdict, (
             f"{timed.blocks} blocks are too few for an interval "
-            f"({stats.FEWEST_FOR_INTERVAL} needed); their ratios range from {number(least)} to "
+            f"({sequential.fewest_blocks()} needed); their ratios range from {number(least)} to "
             f"{number(most)}"
         )
-    most = 1 + timed.margin
-    if low > most:
-        return "FASTER", ""
-    if high < 1 / most:
-        return "SLOWER", ""
-    if 1 / most <= low and high <= most:
-        if high >= 1 / (1 + SMALLEST_MARGIN) and low <= 1 + SMALLEST_MARGIN:
-            return "SAME", ""
-        return "INCONCLUSIVE", (
-            f"the difference is no larger than the {percent(timed.margin)} by which the same code "
-            "may differ from itself here"
-        )
-    return "INCONCLUSIVE", (
-        f"the interval reaches across the margin of {percent(timed.margin)}, above which a change "
-        "counts here"
+    return verdict, (
+        f"the interval lies neither beyond {percent(SMALLEST_MARGIN)}, where a change counts, nor "
+        f"within {percent(SAME_MARGIN)}, where there is none"
     )
 
 
@@ -256,9 +241,9 @@ def energy_change(comparison: Comparison) -> Reading:
 
 def _within_family(outcome: Outcome, p_value: float, family: int) -> Outcome:
     outcome = replace(outcome, family_p=p_value)
-    if outcome.verdict not in ("FASTER", "SLOWER") or p_value <= FAMILY_ERROR:
+    if outcome.verdict not in ("FASTER", "SLOWER") or p_value <= sequential.FAMILY_ERROR:
         return outcome
-    blocks, needed = _timed(outcome).blocks, stats.fewest_for_family(family, 1 - FAMILY_ERROR)
+    blocks, needed = _timed(outcome).blocks, sequential.fewest_blocks(family)
     reason = (
         f"{outcome.verdict} alone, but not among {family} experiments: "
         f"p = {p_value:.2g} after Holm's correction"
@@ -268,25 +253,13 @@ def _within_family(outcome: Outcome, p_value: float, family: int) -> Outcome:
     return replace(outcome, verdict="INCONCLUSIVE", reason=reason)
 
 
-def _comparable_times(*sides: Measurement) -> list[list[float]]:
-    """Seconds per step, or per sample where the sides do not process equally many."""
-    times = [derive.step_values(side.timing) for side in sides]
-    samples = [side.samples_per_step for side in sides]
-    if len(set(samples)) == 1 or not all(samples):
-        return times
-    return [
-        [value / (count or 1) for value in each] for each, count in zip(times, samples, strict=True)
-    ]
-
-
 def _disturbances(
     sides: Sequence[Measurement], machine: Machine
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """What makes the experiment invalid, and what the reader must only know."""
     before, control, after = sides
     fatal = _broken(sides, machine)
-    first, again = _comparable_times(before, control)
-    noise = stats.log_ratio_interval(first, again, CONTROL_CONFIDENCE)
+    noise = _control(find_blocks(before, control, after), CONTROL_CONFIDENCE)
     if noise.low is not None and noise.high is not None and not noise.low <= 0 <= noise.high:
         fatal.append(
             "HARNESS_BIASED: the same code against itself comes out at "
@@ -328,11 +301,10 @@ def _clock_remark(
     if verdict not in ("FASTER", "SLOWER") or not before.gpus or not after.gpus:
         return ()
     first, second = before.gpus[0].sm_hertz.value, after.gpus[0].sm_hertz.value
-    low, high, most = timed.speedup.low, timed.speedup.high, 1 + timed.margin
-    if not first or not second or low is None or high is None:
+    if not first or not second or timed.speedup.ends is None:
         return ()
     cycles = first / second
-    if 1 / most <= low * cycles and high * cycles <= most:
+    if sequential.decide(timed.speedup.map(lambda each: each * cycles)) == "SAME":
         return ("CLOCK_NOT_CODE: the sides take equally many clock cycles",)
     return ()
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from diagnose.analyze.optimize.effects import find
 from diagnose.analyze.optimize.experiment import Outcome, judge_family
 from diagnose.records.experiments import OptimizeRecord
-from diagnose.records.stats import Interval
+from diagnose.records.stats import SMALLEST_MARGIN, Interval
 
 
 @dataclass(frozen=True)
@@ -39,14 +39,18 @@ class Interaction:
 
     @property
     def verdict(self) -> str:
-        share = over(self.together, self.product)
-        if share.low is None or share.high is None:
-            return "whether they overlap is not decided"
-        if share.high < 1:
-            return "they overlap: the same time cannot be saved twice"
-        if share.low > 1:
-            return "they help each other: one opens the way for the other"
-        return "no interaction is visible within the intervals"
+        return describe_interaction(over(self.together, self.product))
+
+
+def describe_interaction(share: Interval) -> str:
+    """Of what was measured, over what the single gains multiply to."""
+    if share.low is None or share.high is None:
+        return "whether they overlap is not decided"
+    if share.high < 1 - SMALLEST_MARGIN:
+        return "they overlap: the same time cannot be saved twice"
+    if share.low > 1 + SMALLEST_MARGIN:
+        return "they help each other: one opens the way for the other"
+    return "no interaction is visible within the intervals"
 
 
 def judge_ladder(record: OptimizeRecord) -> tuple[Outcome, ...]:

@@ -1,7 +1,9 @@
 """What do changes bring as a bundle, in which order are they worth it, and how long will it take?
 
-A plan is predicted from its parts, as if they had nothing in common, and then measured against
-the base in the same blocks. What the two differ by is what adding up gains cannot know.
+A plan is predicted from its parts, as if they had nothing in common. All of them are measured
+against the base in the same blocks: a part that was timed some minutes earlier met another
+machine, and two equal settings can then differ by a third, with intervals that exclude each
+other. What prediction and measurement differ by is what adding up gains cannot know.
 """
 
 from __future__ import annotations
@@ -11,20 +13,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from diagnose.analyze import derive
-from diagnose.analyze.optimize.effects import (
-    PARTS,
-    PASS,
-    fact_of,
-    find,
-    speed,
-    starts_elsewhere,
-)
+from diagnose.analyze.optimize.effects import PARTS, PASS, fact_of, speed, starts_elsewhere
 from diagnose.analyze.optimize.experiment import Outcome, time_ratio
-from diagnose.analyze.optimize.ladder import Interaction, multiply, over
+from diagnose.analyze.optimize.ladder import describe_interaction, multiply
 from diagnose.analyze.units import scale
 from diagnose.records.experiments import Comparison, OptimizeRecord
 from diagnose.records.run import Measurement
-from diagnose.records.stats import Interval
+from diagnose.records.stats import Interval, hodges_lehmann
 
 LIMIT = "max_new_tokens"
 # The evaluation of the published guide; the example where the user names no number of samples.
@@ -37,22 +32,20 @@ class Plan:
 
     outcome: Outcome
     parts: tuple[str, ...]
-    missing: tuple[str, ...]  # parts without a measurement of their own, on the same questions
+    missing: tuple[str, ...]  # parts that were not timed in the plan's own blocks
+    inert: tuple[str, ...]  # parts that are set but cannot act here
     predicted: Interval | None
     measured: Interval | None
-
-    @property
-    def difference(self) -> Interval | None:
-        """Measured over predicted, less 1."""
-        if self.predicted is None or self.measured is None:
-            return None
-        return over(self.measured, self.predicted).map(lambda share: share - 1)
+    difference: Interval | None  # measured over predicted, less 1; block by block
 
     @property
     def interaction(self) -> str:
-        if self.predicted is None or self.measured is None:
+        acting = len(self.parts) - len(self.inert)
+        if self.difference is None:
             return ""
-        return Interaction(self.predicted, self.measured).verdict
+        if acting < 2:
+            return "fewer than two parts act here, so nothing can interact"
+        return describe_interaction(self.difference.map(lambda share: 1 + share))
 
 
 @dataclass(frozen=True)
@@ -85,16 +78,16 @@ def is_limit(comparison: Comparison) -> bool:
 
 
 def rank(outcomes: Sequence[Outcome]) -> list[tuple[Outcome, Interval]]:
-    """What was tried on the base alone, the largest saving first."""
-    timed = [
-        (each, ratio)
-        for each in outcomes
+    """What was tried on the base alone, the largest saving first; part of several plans, once."""
+    timed = {
+        each.comparison.key: (each, ratio)
+        for each in reversed(outcomes)
         if starts_from_base(each.comparison)
         and PARTS not in each.comparison.facts
         and (ratio := time_ratio(each.comparison)) is not None
         and each.verdict != "INVALID"
-    ]
-    return sorted(timed, key=lambda pair: -pair[1].center)
+    }
+    return sorted(timed.values(), key=lambda pair: -pair[1].center)
 
 
 def starts_from_base(comparison: Comparison) -> bool:
@@ -162,25 +155,51 @@ def find_base(outcomes: Sequence[Outcome]) -> Comparison | None:
 
 
 def _plan(outcome: Outcome, outcomes: Sequence[Outcome]) -> Plan:
-    parts = tuple(str(outcome.comparison.facts[PARTS]).split(", "))
-    single = {key: find(outcomes, key, outcome.comparison.scope) for key in parts}
-    ratios = {
-        key: ratio
-        for key, each in single.items()
-        if each is not None
-        and _same_start(each.comparison, outcome.comparison)
-        and (ratio := time_ratio(each.comparison)) is not None
+    plan = outcome.comparison
+    parts = _names(plan, PARTS)
+    inert = tuple(key for key in parts if key in _names(plan, "inert"))
+    timed = {
+        each.comparison.key: each.comparison
+        for each in outcomes
+        if each.comparison.facts.get("within") == plan.key and _same_blocks(each.comparison, plan)
     }
-    missing = tuple(key for key in parts if key not in ratios)
-    predicted = None if missing else multiply(tuple(ratios.values()))
-    return Plan(outcome, parts, missing, predicted, time_ratio(outcome.comparison))
+    acting = [key for key in parts if key not in inert]
+    missing = tuple(key for key in acting if key not in timed)
+    ratios = [time_ratio(timed[key]) for key in acting if key in timed]
+    known = [each for each in ratios if each is not None]
+    complete = not missing and len(known) == len(acting)
+    return Plan(
+        outcome,
+        parts,
+        missing,
+        inert,
+        predicted=multiply(known) if complete else None,
+        measured=time_ratio(plan),
+        difference=_difference(plan, [timed[key] for key in acting]) if complete else None,
+    )
 
 
-def _same_start(part: Comparison, plan: Comparison) -> bool:
-    """What a part gains on other questions or answers says nothing about the plan."""
-    if part.before is None or not starts_from_base(part):
-        return False
-    return plan.before is None or part.before.samples_per_step == plan.before.samples_per_step
+def _names(comparison: Comparison, fact: str) -> tuple[str, ...]:
+    text = comparison.facts.get(fact)
+    return tuple(str(text).split(", ")) if text else ()
+
+
+def _same_blocks(part: Comparison, plan: Comparison) -> bool:
+    """What was timed at another time, or on other questions, met other conditions."""
+    return part.before is not None and part.before == plan.before and part.after is not None
+
+
+def _difference(plan: Comparison, parts: Sequence[Comparison]) -> Interval | None:
+    """In each block the plan against all its parts, so that what they share cancels."""
+    sides = [plan.before, plan.after, *(each.after for each in parts)]
+    if not parts or any(each is None for each in sides):
+        return None
+    base, whole, *single = (derive.step_values(each.timing) for each in sides if each is not None)
+    logs = [
+        sum(map(math.log, block[2:])) - math.log(block[1]) - (len(parts) - 1) * math.log(block[0])
+        for block in zip(base, whole, *single, strict=True)
+    ]
+    return hodges_lehmann(logs).map(lambda value: math.exp(value) - 1)
 
 
 def _total(

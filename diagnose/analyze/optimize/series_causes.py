@@ -7,7 +7,14 @@ from dataclasses import dataclass
 
 from diagnose.analyze import derive
 from diagnose.analyze.findings import Finding
-from diagnose.analyze.optimize.effects import EPOCH, describe, fact_of, find, speed
+from diagnose.analyze.optimize.effects import (
+    EPOCH,
+    break_even_steps,
+    describe,
+    fact_of,
+    find,
+    speed,
+)
 from diagnose.analyze.optimize.experiment import Outcome, changes_model
 from diagnose.analyze.optimize.work import work_gain
 from diagnose.analyze.units import number, percent
@@ -174,24 +181,13 @@ def compile_facts(comparison: Comparison) -> str:
         for name in ("graph_breaks", "recompiles")
         if facts.get(name) is not None
     ]
-    epochs, seconds = break_even_epochs(comparison), fact_of(comparison, "compile_seconds")
+    epochs, seconds = break_even_steps(comparison), fact_of(comparison, "compile_seconds")
     if seconds is not None:
         words.append(f"{number(seconds, 3)} s to compile")
         words.append(
             "never earned back" if epochs is None else f"earned back after {epochs} epochs"
         )
     return f" ({', '.join(words)})" if words else ""
-
-
-def break_even_epochs(comparison: Comparison) -> int | None:
-    """None where the epoch is not certainly shorter, so that nothing is earned."""
-    seconds = fact_of(comparison, "compile_seconds")
-    if comparison.before is None or comparison.after is None or seconds is None:
-        return None
-    saved = derive.difference(comparison.before, comparison.after).seconds
-    if saved.low is None or saved.low <= 0:
-        return None
-    return int(seconds / saved.center) + 1
 
 
 def base_epoch(record: OptimizeRecord, outcomes: Sequence[Outcome]) -> Measurement | None:

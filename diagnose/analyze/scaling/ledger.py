@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from diagnose.analyze.derive import Difference
-from diagnose.analyze.link.bandwidth import summarise
+from diagnose.analyze.link.bandwidth import summarize
 from diagnose.analyze.verdicts import MATTERS
 from diagnose.records.header import Reading
 from diagnose.records.ranks import SERIES_NAMES, Rank, ScalingRecord, SizeResult
@@ -185,7 +185,7 @@ def transfer_seconds(record: ScalingRecord) -> Reading:
 
 def curve_points(curve: Sequence[SizeResult]) -> list[tuple[int, float]]:
     """Bytes and seconds of every sound size, smallest first."""
-    sizes = [summarise(each, len(each.latency_seconds)) for each in curve]
+    sizes = [summarize(each, len(each.latency_seconds)) for each in curve]
     speeds = [each.single or each.window for each in sizes]
     return sorted((each.nbytes, each.seconds.center) for each in speeds if each is not None)
 

@@ -13,21 +13,42 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from types import ModuleType
 
-from diagnose.analyze.script.claims import Claim, add
+from diagnose.analyze.script.claims import NOW_AND_THEN, Claim, add
+from diagnose.analyze.script.prefix import judge_prefix
 from diagnose.analyze.units import number
-from diagnose.records.script import CAUSES, Cause, ScriptRecord, Site, Suspect
+from diagnose.records.script import (
+    CAUSES,
+    FEWEST_LAUNCHES,
+    FEWEST_TRIPS,
+    GARBAGE,
+    READING_SHARE,
+    STARTS,
+    Cause,
+    ScriptRecord,
+    Site,
+    Suspect,
+)
 from diagnose.records.stats import Interval
 
-# Runs of one line in a step; fewer are layers of a model, not elements of a tensor.
-FEWEST_TRIPS = 16
 # Of a line's time: so much is overhead where its operators are small.
 OVERHEAD_SHARE = 0.5
 # Of a group's time outside operators, from which on it is Python's.
 HOST_SHARE = 0.5
 # Of the operators' time that only changes type or layout.
-COPY_SHARE = 0.4
+COPY_SHARE = 1 / 3
+# A fused update moves about what so many operators do: it reads weight, gradient and states.
+FUSED_OPERATORS = 2
 # Of the operators that read a value back.
 SYNC_SHARE = 0.2
+_FREEZE = (
+    "call gc.freeze() once everything is loaded, so that the collector does not visit it again; "
+    "make fewer objects here, or collect every so many steps (gc.disable(), gc.collect())"
+)
+_KEEP_LOADER = (
+    "take the batches of many steps from one iterator (`batches = iter(loader)` before the loop), "
+    "or let the workers live on with persistent_workers=True"
+)
+_ADVICE = {GARBAGE: _FREEZE, STARTS: _KEEP_LOADER}
 # Sampled seconds are a count: their error is about that of this many samples per second.
 SAMPLES_PER_SECOND = 400.0
 
@@ -41,7 +62,11 @@ class _Work:
 
     @property
     def seconds(self) -> float:
-        return self.suspect.seconds + self.suspect.backward_seconds
+        """Of host or device, whichever is behind: a line inside a model only queues its work."""
+        suspect = self.suspect
+        host = suspect.seconds + suspect.backward_seconds
+        # The mapped steps do not say how often something comes that does not come in every one.
+        return host if suspect.phase in NOW_AND_THEN else max(host, suspect.device_seconds)
 
     @functools.cached_property
     def operators(self) -> float:
@@ -59,7 +84,8 @@ class _Work:
     def wasted(self) -> float:
         """What would come back if one run of the line did the work of all."""
         suspect = self.suspect
-        if min(suspect.trips, suspect.launches) < FEWEST_TRIPS:
+        loops = suspect.trips >= FEWEST_TRIPS and suspect.launches >= FEWEST_LAUNCHES
+        if not loops or suspect.layers:
             return 0.0
         wasted = self.seconds - max(self._needed_seconds, self.seconds / suspect.trips)
         return wasted if wasted >= OVERHEAD_SHARE * self.seconds else 0.0
@@ -76,16 +102,20 @@ class _Work:
 
     @property
     def _needed_seconds(self) -> float:
-        """What the arithmetic and the bytes alone would take at this device's best."""
+        """What the arithmetic and the bytes alone would take at this device's best.
+
+        Fresh memory, which only large results are given, would be needed all the same.
+        """
         suspect, ceilings = self.suspect, self.record.ceilings
         if ceilings is None or not ceilings.flops_per_second or not ceilings.bytes_per_second:
             return 0.0
-        moved = suspect.moved_bytes
-        if suspect.phase == "optimizer":
-            # One pass over all tensors is enough, however many operators there are now.
-            moved = min(moved, self.record.update_bytes)
+        moved, fresh = suspect.moved_bytes, self._fresh_seconds
+        if _updates(self):
+            # One pass over all tensors is enough, in place, however many operators there are now.
+            once = moved * FUSED_OPERATORS * suspect.updates // max(1, suspect.launches)
+            moved, fresh = min(moved, self.record.update_bytes or once or moved), 0.0
         arithmetic = suspect.flops / ceilings.flops_per_second
-        return max(arithmetic, moved / ceilings.bytes_per_second)
+        return max(arithmetic, moved / ceilings.bytes_per_second) + fresh
 
 
 @dataclass(frozen=True)
@@ -107,26 +137,45 @@ def _is_torchs_own_update(work: _Work) -> bool:
     return work.suspect.phase == "optimizer" and work.suspect.trips < FEWEST_TRIPS
 
 
+def _updates(work: _Work) -> bool:
+    """In an optimizer of the user's, or by hand in the loop."""
+    return work.suspect.phase == "optimizer" or work.suspect.updates >= FEWEST_TRIPS
+
+
 def _only_copies(work: _Work) -> bool:
     suspect = work.suspect
     mostly = suspect.copy_seconds >= COPY_SHARE * suspect.operator_seconds > 0
     return suspect.phase == "host" and mostly and work.python_share < HOST_SHARE
 
 
+def _keeps_weights(work: _Work) -> bool:
+    suspect = work.suspect
+    mostly = suspect.snapshot_seconds >= COPY_SHARE * suspect.operator_seconds > 0
+    return suspect.phase == "host" and mostly
+
+
 def _reads_back(work: _Work) -> bool:
     syncs = work.suspect.syncs
-    return syncs >= FEWEST_TRIPS and syncs >= SYNC_SHARE * work.suspect.launches
+    waits = work.record.device is not None
+    takes_time = waits or work.python_share < 1 - READING_SHARE
+    return syncs >= FEWEST_LAUNCHES and syncs >= SYNC_SHARE * work.suspect.launches and takes_time
 
 
 def _is_python(work: _Work) -> bool:
-    return work.python_share >= HOST_SHARE and work.suspect.launches < FEWEST_TRIPS * 64
+    return work.python_share >= HOST_SHARE and work.suspect.launches < FEWEST_LAUNCHES * 64
+
+
+def _is_garbage(work: _Work) -> bool:
+    return work.suspect.key == GARBAGE
 
 
 _BY_PHASE: tuple[_Rule, ...] = (
     _Rule("evaluation", _in_phase("evaluation"), "evaluation of the model"),
     _Rule("host", _in_phase("checkpoint", "logging"), "{phase} in the step"),
     _Rule("communication", _in_phase("communication"), "waiting for other ranks"),
+    _Rule("input", lambda work: work.suspect.key == STARTS, "starting the loader anew"),
     _Rule("input", _in_phase("input"), "waiting for the loader"),
+    _Rule("host", _is_garbage, "Python's garbage collector, called from here"),
     _Rule(None, _in_phase("backward")),
 )
 # Python or operators: nobody has counted, so only a trial can say what it would save.
@@ -140,14 +189,15 @@ _RULES: tuple[_Rule, ...] = (
     _Rule(
         "recompute",
         lambda work: work.suspect.repeats,
-        "the same results in steps with other batches",
+        "results that were there already, from this step or one with another batch",
     ),
+    _Rule("host", _keeps_weights, "copies of the weights"),
     _Rule("transfer", _only_copies, "operators that only copy or convert"),
     _Rule("input", lambda work: work.suspect.feeds, "making the model's input"),
     _Rule("sync", _reads_back, "{syncs} values read back per step"),
     _Rule(
         "optimizer",
-        lambda work: work.suspect.phase == "optimizer" and work.wasted > 0,
+        lambda work: _updates(work) and work.wasted > 0,
         _MANY,
         lambda work: work.wasted,
     ),
@@ -164,6 +214,7 @@ _RULES: tuple[_Rule, ...] = (
 def judge_seen(record: ScriptRecord) -> Iterator[Claim]:
     """The causes with a file of their own are asked first; the rules judge the lines they leave."""
     own = [claim for each in CAUSES if (file := file_of(each)) for claim in file.judge(record)]
+    own += judge_prefix(record)
     taken = {claim.suspect.key for claim in own if claim.suspect is not None}
     claims = [_judge(each, record) for each in record.suspects if each.key not in taken]
     yield from _join([claim for claim in claims if claim is not None])
@@ -195,6 +246,7 @@ def _judge(suspect: Suspect, record: ScriptRecord) -> Claim | None:
         verified=False,
         evidence=f"{evidence}, {number(seconds * 1e3, 3)} ms per step seen at this line",
         suspect=suspect,
+        advice=_ADVICE.get(suspect.key, ""),
     )
 
 
@@ -204,7 +256,7 @@ def _join(claims: Sequence[Claim]) -> list[Claim]:
     for claim in claims:
         site = claim.site or Site("", 0, "")
         phase = claim.suspect.phase if claim.suspect is not None else ""
-        key = (claim.cause, site.file, site.function, phase)
+        key = (claim.cause, site.file, site.function, phase, claim.advice)
         earlier = joined.get(key)
         if earlier is None:
             joined[key] = claim

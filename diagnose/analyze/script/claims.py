@@ -19,7 +19,12 @@ from diagnose.records.script import (
     Suspect,
     Window,
 )
-from diagnose.records.stats import FEWEST_FOR_INTERVAL, Interval, log_ratio_interval
+from diagnose.records.stats import (
+    FEWEST_FOR_INTERVAL,
+    FEWEST_FOR_ROBUST_INTERVAL,
+    Interval,
+    log_ratio_interval,
+)
 
 # The same margin as in every other report of this suite: what is below is no cause.
 SMALLEST_SHARE = 0.05
@@ -40,9 +45,9 @@ class Claim:
     evidence: str
     smallest_share: float = SMALLEST_SHARE
     suspect: Suspect | None = None
-    doubles: float = 0.0  # its gain is what doing this share of the work twice has added
     phase: Phase | None = None  # what comes now and then and was left out in some steps
     takes: str = ""  # the key of the suspect whose own claim this one includes
+    advice: str = ""  # what to do, where the cause alone does not say it
     always: bool = False  # reported whatever it costs now: it becomes worse
 
 
@@ -52,17 +57,11 @@ def gain_of(windows: Sequence[Window], change: Change, step_seconds: float) -> I
     From ratios: what slows a whole block down cancels in them. They are those of a step without
     what comes only now and then, which `step_seconds` must leave out too.
     """
-    blocks = _blocks(windows)
-    pairs = [
-        (_unchanged(sides, change.against), sides[change.variant] / change.samples)
-        for sides in blocks
-        if change.against in sides and change.variant in sides
-    ]
-    if len(pairs) < FEWEST_FOR_INTERVAL:
+    sides = _longest([e for e in _blocks(windows) if {change.against, change.variant} <= set(e)])
+    if len(sides) < FEWEST_FOR_INTERVAL:
         return None
-    before, after = [a for a, _ in pairs], [b for _, b in pairs]
-    if change.doubles:
-        return _added(after, before, step_seconds)
+    before = [_unchanged(each, change.against) for each in sides]
+    after = [each[change.variant].per_step / change.samples for each in sides]
     ratio = log_ratio_interval(before, after)
     if change.against != PLAIN:  # replayed batches: what they leave of a step is the whole here
         step_seconds = min(step_seconds, statistics.median(before))
@@ -95,28 +94,41 @@ def usual_seconds(record: ScriptRecord) -> float:
 
 def noise_share(windows: Sequence[Window]) -> float:
     """By how much unchanged steps differ from unchanged steps here, as a share."""
-    pairs = [
-        (sides[PLAIN], sides[AGAIN]) for sides in _blocks(windows) if {PLAIN, AGAIN} <= set(sides)
-    ]
-    if len(pairs) < FEWEST_FOR_INTERVAL:
+    sides = _longest([each for each in _blocks(windows) if {PLAIN, AGAIN} <= set(each)])
+    if len(sides) < FEWEST_FOR_INTERVAL:
         return 0.0
-    control = log_ratio_interval([a for a, _ in pairs], [b for _, b in pairs])
+    one, other = ([each[name].per_step for each in sides] for name in (PLAIN, AGAIN))
+    control = log_ratio_interval(one, other)
     # Two of them are averaged where they are compared with a change.
     return math.expm1(max(map(abs, bounds(control)))) / 2
 
 
-def _blocks(windows: Sequence[Window]) -> list[dict[str, float]]:
-    blocks: dict[int, dict[str, float]] = {}
+Sides = Mapping[str, Window]
+
+
+def _blocks(windows: Sequence[Window]) -> list[Sides]:
+    blocks: dict[int, dict[str, Window]] = {}
     for window in windows:
-        blocks.setdefault(window.block, {})[window.variant] = window.seconds / window.steps
+        blocks.setdefault(window.block, {})[window.variant] = window
     return list(blocks.values())
 
 
-def _unchanged(sides: Mapping[str, float], against: str) -> float:
+def _longest(blocks: list[Sides]) -> list[Sides]:
+    """Windows of the first rounds are short, and not needed once there are enough long ones."""
+    by_length = sorted(blocks, key=_steps_of, reverse=True)
+    longest = [each for each in by_length if _steps_of(each) == _steps_of(by_length[0])]
+    return longest if len(longest) >= FEWEST_FOR_ROBUST_INTERVAL else blocks
+
+
+def _steps_of(block: Sides) -> int:
+    return max(each.steps for each in block.values())
+
+
+def _unchanged(sides: Sides, against: str) -> float:
     """Both unchanged windows of a block, where the change is compared with them."""
     if against == PLAIN and AGAIN in sides:
-        return math.sqrt(sides[PLAIN] * sides[AGAIN])
-    return sides[against]
+        return math.sqrt(sides[PLAIN].per_step * sides[AGAIN].per_step)
+    return sides[against].per_step
 
 
 def bounds(interval: Interval) -> tuple[float, float]:

@@ -11,16 +11,27 @@ from __future__ import annotations
 import statistics
 from collections.abc import Iterator, Sequence
 
-from diagnose.analyze.script.claims import Claim, bounds, gain_of, usual_seconds
+from diagnose.analyze.script.claims import SMALLEST_SHARE, Claim, bounds, gain_of, usual_seconds
 from diagnose.analyze.units import number
-from diagnose.records.script import Change, RankTimes, ScriptRecord, Suspect, replayed_name
+from diagnose.records.script import (
+    Change,
+    Phase,
+    RankTimes,
+    ScriptRecord,
+    Suspect,
+    replayed_name,
+)
 from diagnose.records.stats import FEWEST_FOR_INTERVAL, Interval, hodges_lehmann
+
+# Times the work of the others: only then the ranks' own samples are enough to call one slow.
+UNEVEN = 1.5
+_NEVER_WAITS: tuple[Phase, ...] = ("input", "forward", "host", "optimizer")
 
 
 def judge_ranks(record: ScriptRecord) -> Iterator[Claim]:
     if len(record.ranks) < 2:
         return
-    yield from _straggler(record)
+    yield _straggler(record)
     yield from _communication(record)
 
 
@@ -40,7 +51,13 @@ def _slowest(record: ScriptRecord) -> RankTimes:
     return max(record.ranks, key=lambda each: statistics.median(own_seconds(each, variant)))
 
 
-def _straggler(record: ScriptRecord) -> Iterator[Claim]:
+def _straggler(record: ScriptRecord) -> Claim:
+    alone, seen = _straggler_alone(record), _straggler_seen(record)
+    told = alone.gain.center >= SMALLEST_SHARE * record.ranks[0].step_seconds
+    return alone if told or seen is None else seen
+
+
+def _straggler_alone(record: ScriptRecord) -> Claim:
     change = _alone(record)
     variant = change.variant if change is not None else ""
     slowest = _slowest(record)
@@ -59,12 +76,8 @@ def _straggler(record: ScriptRecord) -> Iterator[Claim]:
         f"rank {slowest.rank} takes {number(statistics.median(mine) * 1e3, 3)} ms by itself, the "
         f"others {number(statistics.median(map(statistics.median, theirs)) * 1e3, 3)}"
     )
-    extra, seconds = _extra(slowest, others)
-    if extra is not None:
-        evidence += (
-            f"; it spends {number(seconds * 1e3, 3)} ms more than they do at "
-            f"{extra.site.file}:{extra.site.line}"
-        )
+    extra, told = _extra(slowest, others)
+    evidence += told
     removed = next(
         (each for each in record.changes if extra and each.variant == replayed_name(extra.key)),
         None,
@@ -74,7 +87,7 @@ def _straggler(record: ScriptRecord) -> Iterator[Claim]:
         balanced = number(gain.center * 1e3, 3)
         evidence += f"; evenly spread it would save {balanced} ms; tried: {removed.what}"
         gain = tried
-    yield Claim(
+    return Claim(
         "straggler",
         extra.site if extra is not None else None,
         gain,
@@ -84,8 +97,40 @@ def _straggler(record: ScriptRecord) -> Iterator[Claim]:
     )
 
 
-def _extra(slowest: RankTimes, others: Sequence[RankTimes]) -> tuple[Suspect | None, float]:
-    """The work that takes most more time there than elsewhere, and how much more."""
+def _straggler_seen(record: ScriptRecord) -> Claim | None:
+    """Where the script's own lines exchange something, ranks wait for each other in every window.
+
+    Then the work that cannot wait tells them apart, and all else is taken to be in proportion.
+    """
+    work = {
+        each.rank: sum(s.seconds for s in each.suspects if s.phase in _NEVER_WAITS)
+        for each in record.ranks
+    }
+    slowest = max(record.ranks, key=lambda each: work[each.rank])
+    others = [each for each in record.ranks if each is not slowest]
+    waits = any(s.phase == "communication" for each in others for s in each.suspects)
+    usual = statistics.median(work[each.rank] for each in others)
+    if not waits or work[slowest.rank] <= UNEVEN * usual:
+        return None
+    own = slowest.step_seconds - slowest.waiting_seconds
+    mean = own * statistics.fmean(work.values()) / work[slowest.rank]
+    gain = own - mean
+    extra, told = _extra(slowest, others)
+    return Claim(
+        "straggler",
+        extra.site if extra is not None else None,
+        # What of the rest is in proportion to it is not known.
+        Interval(gain, min(gain, work[slowest.rank] - statistics.fmean(work.values())), own),
+        verified=False,
+        evidence=f"outside the backward pass and exchanges rank {slowest.rank} works for "
+        f"{number(work[slowest.rank] * 1e3, 3)} ms per step, the others for "
+        f"{number(usual * 1e3, 3)}, and they wait for it{told}",
+        takes=extra.key if extra is not None else "",
+    )
+
+
+def _extra(slowest: RankTimes, others: Sequence[RankTimes]) -> tuple[Suspect | None, str]:
+    """The work that takes most more time there than elsewhere, and how much more, in words."""
 
     def excess(suspect: Suspect) -> float:
         elsewhere = [
@@ -95,7 +140,11 @@ def _extra(slowest: RankTimes, others: Sequence[RankTimes]) -> tuple[Suspect | N
 
     own = [each for each in slowest.suspects if each.phase != "communication"]
     worst = max(own, key=excess, default=None)
-    return worst, excess(worst) if worst is not None else 0.0
+    if worst is None:
+        return None, ""
+    more = number(excess(worst) * 1e3, 3)
+    site = worst.site
+    return worst, f"; it spends {more} ms more than they do at {site.file}:{site.line}"
 
 
 def _communication(record: ScriptRecord) -> Iterator[Claim]:

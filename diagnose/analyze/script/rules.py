@@ -8,7 +8,6 @@ a name of the script's.
 from __future__ import annotations
 
 import functools
-import math
 import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -25,13 +24,21 @@ from diagnose.analyze.script.claims import (
     noise_share,
     usual_seconds,
 )
+from diagnose.analyze.script.device import (
+    hidden,
+    judge_device,
+    seen_instead,
+    within_device,
+)
 from diagnose.analyze.script.ranks import judge_ranks
+from diagnose.analyze.script.slow import write_slow
 from diagnose.analyze.script.speed import (
     describe_environment,
     find_options,
     find_worth,
     measure_speed,
 )
+from diagnose.analyze.script.sums import add_up, expect
 from diagnose.analyze.script.words import (
     write_answer,
     write_finding,
@@ -48,18 +55,30 @@ from diagnose.records.diagnosis import (
     StepTime,
     Undecided,
 )
-from diagnose.records.script import ScriptRecord, Suspect, doubled_name, replayed_name
+from diagnose.records.script import (
+    ALL,
+    FROZEN,
+    GARBAGE,
+    NO_ANOMALIES,
+    STARTS,
+    Change,
+    ScriptRecord,
+    Site,
+    Suspect,
+    replayed_name,
+)
 from diagnose.records.stats import Interval, hodges_lehmann
 
 # A larger batch changes the training, so it is only named where half of a step is cost that
 # does not grow with the batch.
 FIXED_SHARE = 0.5
+# Times the batch: a gain is told for this much more.
+LARGER_BATCH = 4
 # Times what was seen to pass in the loader: replaying batches cannot give back more.
 MOST_OF_SEEN = 1.25
-# Their repair takes no work from the device.
-HOST_SIDE = ("input", "host", "sync", "allocation")
-# The device's own word on how much it works is that exact.
-IDLE_ERROR = 0.2
+_LEAVE_OFF = "leave anomaly detection off, except in runs that look for a NaN"
+# Lines of one loop.
+NEAR_LINES = 3
 # All pairs of more would take long, and change nothing.
 MOST_STEPS = 200
 
@@ -67,7 +86,8 @@ MOST_STEPS = 200
 def diagnose(record: ScriptRecord) -> Diagnosis:
     if not record.step_seconds or (record.missing and not record.sampled_steps):
         why = record.missing or "no step was timed"
-        return _diagnosis(record, undecided=[Undecided("compute", why)])
+        mean = statistics.fmean(record.step_seconds or [0.0])
+        return _diagnosis(record, undecided=[Undecided("compute", why)], mean=mean)
     mean = statistics.fmean(record.step_seconds)
     noise = noise_share(record.windows) * mean
     claims = _merge(
@@ -78,21 +98,32 @@ def diagnose(record: ScriptRecord) -> Diagnosis:
             *judge_seen(record),
         ]
     )
+    claims = _with_garbage(claims)
     # An estimate that all ranks make together stands for what one of them was seen to wait.
     waits = {each.takes for each in claims if each.cause == "communication"} - {""}
     claims = [each for each in claims if each.suspect is None or each.suspect.key not in waits]
+    if any(each.advice == _LEAVE_OFF and bounds(each.gain)[0] > 0 for each in claims):
+        # What anomaly detection adds was seen at the lines of the model.
+        claims = [each for each in claims if each.verified or _phase(each) != "forward"]
+    claims += judge_device(record, claims, mean)
     found: list[Claim] = []
     excluded: list[Exclusion] = []
     undecided: list[Undecided] = []
     # A larger batch also spreads what another cause costs per step, so it is judged last.
     for claim in sorted(claims, key=lambda each: each.cause == "batch"):
         base = mean
-        claim = _within_idle(claim, record, mean)
+        claim = within_device(claim, record, mean)
+        if claim.gain.center <= noise:
+            claim = seen_instead(claim, record, mean)
         if claim.cause == "batch":
             claim, base = _beside(claim, found, mean)
         low, high = bounds(claim.gain)
         least = claim.smallest_share * base
-        is_noise = claim.verified and claim.gain.center <= noise
+        if why := hidden(claim, record, mean):
+            excluded.append(Exclusion(claim.cause, (0.0, min(high, least) * 1e3), why))
+            continue
+        # An update is timed by itself, not in steps.
+        is_noise = claim.verified and claim.gain.center <= noise and claim.cause != "optimizer"
         if claim.always or (claim.gain.center >= least and low > 0 and not is_noise):
             found.append(claim)
         elif high < least:
@@ -116,29 +147,52 @@ def diagnose(record: ScriptRecord) -> Diagnosis:
             each.cause, f"the script failed with {each.failed} while this was tried: {each.what}"
         )
         for each in record.changes
-        if each.failed and not each.doubles
+        if each.failed
     ]
     if record.missing:
         undecided.append(Undecided("compute", record.missing))
     speed = measure_speed(record, mean)
     findings = findings or [write_healthy(record, speed, mean)]
+    findings = add_up(findings, _together(record), mean)
     return _diagnosis(record, findings, excluded, undecided, mean, speed)
 
 
-def _within_idle(claim: Claim, record: ScriptRecord, mean: float) -> Claim:
-    """What the host does while the device works costs nothing, so no more than the time comes back
-    in which the device has nothing to do.
+def _with_garbage(claims: list[Claim]) -> list[Claim]:
+    """A line that makes so many objects that they are collected there pays for that too.
+
+    Unless leaving out older objects was seen to help: then those are the cause.
     """
-    busy = record.device_busy.value
-    if busy is None or claim.cause not in HOST_SIDE:
-        return claim
-    idle = max(0.0, 1 - busy) * mean
-    low, high = bounds(claim.gain)
-    if high <= idle:
-        return claim
-    gain = Interval(min(claim.gain.center, idle), min(low, (1 - IDLE_ERROR) * idle), idle)
-    evidence = f"{claim.evidence}; the device is idle for {number(idle * 1e3, 3)} ms of a step"
-    return replace(claim, gain=gain, evidence=evidence)
+    collected = next((c for c in claims if c.suspect and c.suspect.key == GARBAGE), None)
+    if collected is None or collected.verified or collected.site is None:
+        return claims
+    of_line = [e for e in claims if e.cause != "host" and _is_near(e, collected.site)]
+    most = max(of_line, key=lambda each: each.gain.center, default=None)
+    if most is None:
+        return claims
+    rest = [each for each in claims if each is not collected and each is not most]
+    if not most.verified:  # a trial has left out both
+        seconds = number(collected.gain.center * 1e3, 3)
+        evidence = f"{most.evidence}; Python's garbage collector takes {seconds} ms more there"
+        most = replace(most, gain=add(most.gain, collected.gain), evidence=evidence)
+    return [*rest, most]
+
+
+def _is_near(claim: Claim, site: Site) -> bool:
+    own = claim.site
+    same = own is not None and (own.file, own.function) == (site.file, site.function)
+    return same and own is not None and abs(own.line - site.line) <= NEAR_LINES
+
+
+def _phase(claim: Claim) -> str:
+    return claim.suspect.phase if claim.suspect is not None else ""
+
+
+def _together(record: ScriptRecord) -> Interval | None:
+    """What all changes gave back that could be made at once."""
+    change = next((each for each in record.changes if each.variant == ALL), None)
+    if change is None or change.failed:
+        return None
+    return gain_of(record.windows, change, usual_seconds(record))
 
 
 def _diagnosis(
@@ -152,6 +206,7 @@ def _diagnosis(
     phases = {name: seconds * 1e3 for name, seconds in record.phases.items()} if mean else {}
     if phases:
         phases["unattributed"] = mean * 1e3 - sum(phases.values())
+    expected = expect(findings, mean)
     worth = find_worth(findings, mean)
     return Diagnosis(
         schema=SCHEMA,
@@ -169,6 +224,8 @@ def _diagnosis(
         options=find_options(record),
         environment=describe_environment(record),
         record=record,
+        expected_ms=expected,
+        slow_steps=write_slow(record),
     )
 
 
@@ -177,7 +234,8 @@ def _step_time(record: ScriptRecord) -> StepTime | None:
         return None
     low, high = bounds(hodges_lehmann(record.step_seconds[:MOST_STEPS]))
     mean, median = statistics.fmean(record.step_seconds), statistics.median(record.step_seconds)
-    return StepTime(mean * 1e3, median * 1e3, low * 1e3, high * 1e3)
+    tail = sorted(record.step_seconds)[-1 - len(record.step_seconds) // 20]
+    return StepTime(mean * 1e3, median * 1e3, low * 1e3, high * 1e3, tail * 1e3)
 
 
 def _beside(batch: Claim, found: Sequence[Claim], mean: float) -> tuple[Claim, float]:
@@ -197,25 +255,45 @@ def _from_changes(record: ScriptRecord) -> Iterator[Claim]:
     for change in record.changes:
         gain = gain_of(record.windows, change, usual)
         between_ranks = change.cause == "communication" and len(record.ranks) > 1
-        if gain is None or change.failed or between_ranks:
+        if gain is None or change.failed or between_ranks or change.variant == ALL:
             continue
+        if change.cause == "batch":
+            # Two halves take longer than the whole by what is paid per step, whatever the batch.
+            gain = gain.map(lambda each: each * (1 / LARGER_BATCH - 1))
+        if change.cause == "optimizer":
+            gain = _in_the_step(gain, record, change)
         yield Claim(
             change.cause,
             change.site,
             gain,
             verified=True,
             evidence=f"tried: {change.what}",
-            smallest_share=FIXED_SHARE * (1 - 1 / change.samples)
+            smallest_share=FIXED_SHARE * (1 - 1 / LARGER_BATCH)
             if change.cause == "batch"
             else SMALLEST_SHARE,
-            suspect=next((s for s in suspects if change.variant in _variants(s)), None),
-            doubles=change.doubles,
+            suspect=next((s for s in suspects if _speaks_for(change, s)), None),
+            advice=_LEAVE_OFF if change.variant == NO_ANOMALIES else "",
         )
 
 
-def _variants(suspect: Suspect) -> tuple[str, str]:
-    """The changes that speak for this work alone."""
-    return replayed_name(suspect.key), doubled_name(suspect.key)
+def _in_the_step(gain: Interval, record: ScriptRecord, change: Change) -> Interval:
+    """Copies are updated again and again, and may lie in the caches; the script's own may not.
+
+    So the gain is also told as that share of what the updates were seen to take.
+    """
+    alone = [each.per_step for each in record.windows if each.variant == change.against]
+    seen = record.phases.get("optimizer", 0.0)
+    if not alone or not seen:
+        return gain
+    scaled = scale(gain, seen / statistics.median(alone))
+    ends = (*bounds(gain), *bounds(scaled))
+    return Interval((gain.center + scaled.center) / 2, min(ends), max(ends))
+
+
+def _speaks_for(change: Change, suspect: Suspect) -> bool:
+    """Whether this work alone was left out."""
+    frozen = change.variant == FROZEN and suspect.key == GARBAGE
+    return frozen or change.variant == replayed_name(suspect.key)
 
 
 def _from_occasions(record: ScriptRecord) -> Iterator[Claim]:
@@ -265,8 +343,7 @@ def _merge(claims: Sequence[Claim]) -> list[Claim]:
 
 
 def _proven(seen: Claim, proof: Claim) -> Claim:
-    gain = _saved_of_doubled(seen, proof) if proof.doubles else proof.gain
-    gain, evidence = _nearest(gain, seen.gain.center), proof.evidence
+    gain, evidence = _nearest(proof.gain, seen.gain.center), proof.evidence
     if seen.suspect is not None and seen.suspect.phase == "input":
         # Kept batches are also warm in the caches, and their workers' cores are free.
         most = MOST_OF_SEEN * bounds(seen.gain)[1]
@@ -276,9 +353,14 @@ def _proven(seen: Claim, proof: Claim) -> Claim:
             low = bounds(seen.gain)[0]
             evidence += f"; at most {number(most * 1e3, 3)} ms is counted, by what was seen there"
         gain = Interval(min(gain.center, most), low, min(high, most))
-    site = seen.site or proof.site
     return replace(
-        proof, site=site, cause=seen.cause, gain=gain, suspect=seen.suspect, evidence=evidence
+        proof,
+        site=seen.site or proof.site,
+        cause=seen.cause,
+        gain=gain,
+        suspect=seen.suspect,
+        evidence=evidence,
+        advice=seen.advice,
     )
 
 
@@ -291,23 +373,6 @@ def _nearest(tried: Interval, seen: float) -> Interval:
     return Interval(min(max(seen, low), high), low, high)
 
 
-def _saved_of_doubled(seen: Claim, proof: Claim) -> Interval:
-    """Doubling shows what the work costs; what was seen says which part of it can be saved.
-
-    A line that is doubled may double its backward pass or not, so what was seen is taken with
-    it or without, whichever is nearer.
-    """
-    suspect = seen.suspect
-    if suspect is None or suspect.seconds <= 0 or proof.gain.center <= 0:
-        return proof.gain
-    costs = (
-        proof.doubles * suspect.seconds,
-        proof.doubles * (suspect.seconds + suspect.backward_seconds),
-    )
-    nearest = min(costs, key=lambda cost: abs(math.log(cost / proof.gain.center)))
-    return scale(proof.gain, seen.gain.center / nearest)
-
-
 def _decides(proven: Claim, seen: Claim) -> bool:
     """A trial that was too noisy to tell nothing from what was seen leaves it an estimate."""
     low, high = bounds(proven.gain)
@@ -318,8 +383,11 @@ def _proof(claim: Claim, tried: Sequence[Claim]) -> Claim | None:
     for each in tried:
         if claim.suspect is not None and each.suspect is claim.suspect:
             return each
-        loader = claim.suspect is not None and claim.suspect.phase == "input"
-        if loader and each.cause == "input" and each.suspect is None:
+    for each in tried:
+        # Kept batches are handed out by a loader that was started all the same.
+        suspect = claim.suspect
+        waits = suspect is not None and suspect.phase == "input" and suspect.key != STARTS
+        if waits and each.cause == "input" and each.suspect is None:
             return each
         if claim.suspect is not None and each.phase == claim.suspect.phase:
             return each

@@ -16,6 +16,10 @@ DAY_SECONDS = 24 * 3600.0
 SMALLEST_FLOPS_SHARE = 0.2
 # Times as fast: below, a whole step cannot gain what would be worth a try.
 WORTH_TRYING = 1.2
+# Of what a device can do: from here on that is what bounds a step.
+BOUND = 0.5
+# Bytes are counted in the forward pass; the backward pass moves about twice as many.
+FORWARD_AND_BACKWARD = 3
 _OTHER_NUMBERS = "the numbers: results are no longer equal, so compare what the training reaches"
 
 
@@ -64,6 +68,28 @@ def write_speed(speed: Speed, ranks: int) -> str:
         wrong = ", so that this ceiling is wrong" if used > 1 else ""
         parts.append(f"{percent(used)} of the {speed.precision} speed measured here{wrong}")
     return f" ({', '.join(parts)})" if parts else ""
+
+
+def write_bound(record: ScriptRecord, speed: Speed, mean: float) -> list[str]:
+    """What bounds a healthy step, and what the next ceiling is."""
+    used, ceilings = speed.utilization.value, record.ceilings
+    if used is None or ceilings is None or not mean:
+        return []
+    moved = FORWARD_AND_BACKWARD * sum(each.moved_bytes for each in record.suspects)
+    rate = ceilings.bytes_per_second
+    by_bytes = moved / rate / mean if rate else 0.0
+    products = f"large {speed.precision} products"
+    least = number(min(used, 1.0) * mean * 1e3, 3)
+    speed_told = f"{percent(used)} of the speed of {products} here"
+    if used >= BOUND:
+        return [f"bound by arithmetic: {speed_told}; at all of it a step takes {least} ms"]
+    if by_bytes >= BOUND:
+        return [f"bound by memory: {percent(by_bytes)} of what a copy reaches; {speed_told}"]
+    return [
+        f"bound by neither arithmetic ({speed_told}) nor memory ({percent(by_bytes)} of what a "
+        f"copy reaches) but by operators that are small for this device; at the speed of "
+        f"{products} a step would take {least} ms"
+    ]
 
 
 def _count(rate: float) -> str:
@@ -124,8 +150,8 @@ def find_options(record: ScriptRecord) -> tuple[Option, ...]:
         return ()
     low = ceilings.low_precision
     rates = {
-        f"autocast to {low}": (low, ceilings.low_flops_per_second),
-        'torch.set_float32_matmul_precision("high")': (
+        (f"autocast to {low}", "autocast"): (low, ceilings.low_flops_per_second),
+        ('torch.set_float32_matmul_precision("high")', "tf32"): (
             TENSOR_FLOAT,
             ceilings.tensor_float_flops_per_second,
         ),
@@ -136,8 +162,9 @@ def find_options(record: ScriptRecord) -> tuple[Option, ...]:
             f"{percent(share)} of the FLOPs are float32 matrix products, and a large {name} "
             f"product is {number(rate / ceilings.flops_per_second, 2)} times as fast here",
             _OTHER_NUMBERS,
+            f"diagnose prove {record.script} --with {change}",
         )
-        for what, (name, rate) in rates.items()
+        for (what, change), (name, rate) in rates.items()
         if rate >= WORTH_TRYING * ceilings.flops_per_second
     )
 

@@ -8,10 +8,12 @@ from collections.abc import Sequence
 
 from diagnose.analyze.script.causes import file_of
 from diagnose.analyze.script.claims import SMALLEST_SHARE, Claim, bounds, cost_of, usual_seconds
-from diagnose.analyze.script.speed import write_speed, write_worth
-from diagnose.analyze.units import number, percent, scaled
+from diagnose.analyze.script.device import describe_work
+from diagnose.analyze.script.edits import find_edit
+from diagnose.analyze.script.speed import write_bound, write_speed, write_worth
+from diagnose.analyze.units import number, percent
 from diagnose.records.diagnosis import ScriptFinding, Speed, Undecided, Worth
-from diagnose.records.script import Cause, ScriptRecord, Site, Suspect
+from diagnose.records.script import FEWEST_TRIPS, Cause, ScriptRecord, Site, Suspect
 
 WHOLE_STEP = "whole step"
 
@@ -30,6 +32,14 @@ _ADVICE: dict[Cause, str] = {
     "fewer messages",
     "straggler": "give every rank the same share of the work, or take this work out of the step",
     "compute": "nothing to repair: a faster device, fewer operations, or torch.compile",
+}
+# Where these mean something else than on the CPU.
+_ON_DEVICE: dict[Cause, str] = {
+    "allocation": "let segments grow instead of being given back (PYTORCH_ALLOC_CONF="
+    "expandable_segments:True), pad batches to few sizes, or use a smaller batch",
+    "batch": "use a larger batch (and the learning rate that belongs to it); without one, "
+    "torch.compile(mode='reduce-overhead') or CUDA graphs launch the same work at once: "
+    "`diagnose prove {script} --with compile`",
 }
 _NOW_AND_THEN = {
     "evaluation": _ADVICE["evaluation"],
@@ -81,6 +91,7 @@ def write_finding(claim: Claim, mean: float, record: ScriptRecord) -> ScriptFind
     low, high = bounds(gain)
     high = min(high, mean) if mean else high
     site = _known(claim.site)
+    advice = claim.advice or advise(claim.cause, site, claim.suspect, record)
     return ScriptFinding(
         cause=claim.cause,
         file=site.file,
@@ -91,7 +102,10 @@ def write_finding(claim: Claim, mean: float, record: ScriptRecord) -> ScriptFind
         share=gain.center / mean if mean else 0.0,
         verified=claim.verified,
         evidence=evidence,
-        advice=advise(claim.cause, site, claim.suspect, record),
+        framework=site.framework or (claim.suspect.site.framework if claim.suspect else ""),
+        advice=advice,
+        code=site.code,
+        edit=find_edit(claim.cause, site, advice, record),
     )
 
 
@@ -120,10 +134,10 @@ def write_healthy(record: ScriptRecord, speed: Speed, mean: float) -> ScriptFind
     busiest = max(forward, key=lambda each: each.seconds + each.backward_seconds, default=None)
     site = _known(busiest.site if busiest is not None else None)
     evidence = [f"no cause would save more than {percent(SMALLEST_SHARE)} of a step"]
-    if speed.utilization.value is not None:
-        share, rate = percent(speed.utilization.value), scaled(record.flops / mean, "FLOP/s")
-        evidence.append(f"{rate}, {share} of the speed of large {speed.precision} products here")
-    if busiest is not None:
+    evidence += write_bound(record, speed, mean)
+    work = describe_work(record, mean)
+    evidence += work
+    if busiest is not None and not work:
         takes = (busiest.seconds + busiest.backward_seconds) * 1e3
         evidence.append(
             f"most time passes at {name_line(site.file, site.line)}, {number(takes, 3)} ms per "
@@ -147,12 +161,14 @@ def advise(cause: Cause, site: Site, suspect: Suspect | None, record: ScriptReco
     if cause == "input":
         return _advise_input(record, suspect)
     if cause == "launch":
-        return _advise_launch(site, suspect)
+        return _advise_launch(site, suspect, record.script)
     if cause == "optimizer":
         change = next((each for each in record.changes if each.cause == "optimizer"), None)
         return f"use {change.what}" if change else "use a fused or foreach form of the update"
     if suspect is not None and suspect.phase in _NOW_AND_THEN:
         return _advise_cadence(suspect, record)
+    if cause in ("allocation", "batch") and record.device is not None:
+        return _ON_DEVICE[cause].format(script=record.script)
     own = file_of(cause)
     return own.ADVICE if own else _ADVICE[cause]
 
@@ -168,6 +184,8 @@ def _advise_cadence(suspect: Suspect, record: ScriptRecord) -> str:
     occasion, cost = max(costs, key=lambda pair: pair[1].center * pair[0].times)
     every = round(occasion.steps / occasion.times)
     enough = math.ceil(cost.center / (SMALLEST_SHARE * usual))
+    if enough <= every:
+        return general
     now = f"about every {every} steps" if every > 1 else "in every step"
     return f"{general}: now {now}; every {enough} steps it costs at most {percent(SMALLEST_SHARE)}"
 
@@ -176,19 +194,33 @@ def _advise_input(record: ScriptRecord, suspect: Suspect | None) -> str:
     loader = record.loaders[0] if record.loaders else None
     if suspect is None or suspect.phase != "input" or loader is None:
         return "prepare the data once before training, or in a DataLoader with workers"
-    if loader.workers == 0:
+    cheaper = "make the line cheaper or do its work once before training"
+    usual = usual_seconds(record)
+    rest = usual - suspect.seconds
+    making = suspect.seconds if loader.workers == 0 else loader.batch_seconds
+    if making <= 0 or rest <= 0:
+        return f"{cheaper}; or use num_workers={2 * max(1, loader.workers)} if there are cores"
+    takes = f"a batch takes {number(making * 1e3, 3)} ms to make, the rest of a step "
+    takes += f"{number(rest * 1e3, 3)} ms"
+    enough = math.ceil(making / rest)
+    if loader.cores and enough > loader.cores - 1:
+        most = max(1, loader.cores - 1)
+        if loader.workers >= most:
+            return f"{cheaper}: {takes}, and {loader.cores} cores cannot run enough workers"
+        return f"{cheaper}; num_workers={most} hides a part of it: {takes}"
+    if loader.workers >= enough:
+        return f"{cheaper}; {loader.workers} workers should keep up: {takes}; are others busy?"
+    return f"{cheaper}; else num_workers={enough} keeps up with the step: {takes}"
+
+
+def _advise_launch(site: Site, suspect: Suspect | None, script: str) -> str:
+    if suspect is None or suspect.trips < FEWEST_TRIPS:
+        # Spread over the layers of a model: there is no loop to repair.
         return (
-            "make the line cheaper or do its work once before training; else load in parallel: "
-            "DataLoader(num_workers=2, persistent_workers=True, prefetch_factor=4)"
+            "give the device all its work at once: torch.compile(mode='reduce-overhead') or CUDA "
+            f"graphs (`diagnose prove {script} --with compile`), a larger batch, fused operators"
         )
-    return (
-        f"{loader.workers} workers are too slow: make the line cheaper, do its work once before "
-        f"training, or use num_workers={2 * loader.workers} if there are cores for them"
-    )
-
-
-def _advise_launch(site: Site, suspect: Suspect | None) -> str:
-    runs = f" instead of {suspect.trips} times" if suspect is not None else ""
+    runs = f" instead of {suspect.trips} times"
     if "[" in site.code and "=" in site.code:
         return (
             f"write all elements in one operation{runs}: index with a tensor of positions, "

@@ -35,7 +35,10 @@ class Parser(OneSentenceParser):
 
 
 def is_first_rank() -> bool:
-    return os.environ.get("RANK", "0") == "0"
+    """Of those that a launcher has started; a RANK beyond WORLD_SIZE is left over from another."""
+    rank, size = (os.environ.get(name, "") for name in ("RANK", "WORLD_SIZE"))
+    known = rank.isdigit() and size.isdigit() and int(rank) < int(size)
+    return not known or int(rank) == 0
 
 
 def hyphenate(words: Sequence[str]) -> list[str]:
@@ -139,7 +142,11 @@ def add_gate_option(parser: argparse.ArgumentParser) -> None:
 
 def add_reports_option(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--reports", type=Path, default=Path("reports"), metavar="DIR", help="(default: reports)"
+        "--reports",
+        type=Path,
+        default=Path("reports"),
+        metavar="DIR",
+        help="folder of all reports (default: reports)",
     )
 
 
@@ -169,7 +176,7 @@ def add_job_options(parser: argparse.ArgumentParser, workload: str, unit: str) -
     """What run, optimize and batch-size share; a `unit` of their work has a time limit."""
     add = parser.add_argument
     add("--workload", default=workload, help=f"built-in, or your .py file (default: {workload})")
-    add("--size", help="of the workload: seed, small or tiny for a built-in one")
+    add("--size", help="size of the workload; a built-in one has seed, small and tiny")
     add(
         *("-d", "--data"),
         metavar="FILE",
@@ -182,5 +189,7 @@ def add_job_options(parser: argparse.ArgumentParser, workload: str, unit: str) -
     )
     add_effort_options(parser, "about two minutes", "as long as the protocol asks")
     add_report_options(parser, "the device's name")
-    add_seconds(parser, "--timeout", f"longest time for one {unit}")
-    add_number(parser, "--seed", "of weights, data order and blocks", kind=seed, default=0)
+    add_seconds(parser, "--timeout", f"time limit for one {unit}")
+    add_number(
+        parser, "--seed", "random seed of weights, data order and blocks", kind=seed, default=0
+    )

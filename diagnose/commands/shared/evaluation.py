@@ -6,6 +6,7 @@ import argparse
 import contextlib
 import json
 import shutil
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -45,7 +46,7 @@ def add_evaluation_options(
     add("-m", "--model", type=Path, metavar="DIR", help="config, safetensors and tokenizer on disk")
     add("-d", "--data", type=Path, metavar="FILE", help='.jsonl of {"question", "answer"}')
     add("--workload", default=workload, help=f"how questions are asked (default: {workload})")
-    add("--size", help="of the built-in model: seed, small or tiny")
+    add("--size", help="size of the built-in model: seed, small or tiny")
     add("-b", "--batch-size", type=count, metavar="N", help="questions at once")
     add(
         *("--max-tokens", "--max-new-tokens"),
@@ -54,11 +55,22 @@ def add_evaluation_options(
         metavar="N",
         help=f"longest answer (default: {tokens}, {why}); batch-size must be given the same",
     )
-    add("--torch-dtype", choices=DTYPES, default="auto", help="of the weights (auto: as saved)")
+    add(
+        "--torch-dtype",
+        choices=DTYPES,
+        default="auto",
+        help="dtype of the weights (default: as saved)",
+    )
     add("--device", default="auto", help="auto, cpu, cuda, ... (default: auto)")
     add("--num-samples", type=count, metavar="N", help="only the first N questions")
-    add("--num-workers", type=count_or_none, default=0, metavar="N", help="loader processes (0)")
-    add("--seed", type=seed, default=0, metavar="N", help="of random weights (0)")
+    add(
+        "--num-workers",
+        type=count_or_none,
+        default=0,
+        metavar="N",
+        help="loader processes (default: 0)",
+    )
+    add("--seed", type=seed, default=0, metavar="N", help="random seed of the weights (default: 0)")
     add("--resume", action="store_true", help="go on after an interruption; nothing twice")
     add_rank_options(parser, TIMEOUT_SECONDS)
 
@@ -163,4 +175,4 @@ def _request(arguments: argparse.Namespace, options: EvaluationOptions) -> dict[
 
 def _describe(fallback: Fallback, rank: int, max_crops: int | None) -> str:
     where = f"rank {rank}" if max_crops is None else f"rank {rank}, max_crops {max_crops}"
-    return f"{where}: {fallback}"
+    return f"WARNING {time.strftime('%Y-%m-%d %H:%M:%S')} - {where}: {fallback}"

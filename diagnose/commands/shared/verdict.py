@@ -6,9 +6,14 @@ import argparse
 import json
 import secrets
 import sys
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from datetime import datetime, timezone
 from pathlib import Path
+from typing import TextIO
+
+from rich.console import Console
+from rich.text import Text
 
 from diagnose.analyze.script.gates import judge_gates
 from diagnose.analyze.script.rules import diagnose
@@ -19,6 +24,7 @@ from diagnose.commands.shared.arguments import (
     add_seconds,
 )
 from diagnose.commands.shared.keep import complain, write_report
+from diagnose.measure.script.program import NoScript, find_module
 from diagnose.measure.session import Refused
 from diagnose.records.codec import dumps
 from diagnose.records.diagnosis import Diagnosis
@@ -26,7 +32,7 @@ from diagnose.records.exit_codes import COULD_NOT_MEASURE, FINE, FOUND
 from diagnose.records.header import Header, Reading, Source
 from diagnose.records.script import DEFAULT_SECONDS, DEFAULT_WARMUP, ScriptRecord, without_paths
 from diagnose.render import store
-from diagnose.render.script import summarize
+from diagnose.render.script.terminal import Line, Style, join, layout
 
 
 def add_verdict_options(parser: argparse.ArgumentParser) -> None:
@@ -43,8 +49,17 @@ def add_verdict_options(parser: argparse.ArgumentParser) -> None:
 
 def add_script_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("script", metavar="SCRIPT", help="your .py file")
+    add("-m", dest="module", action="store_true", help="SCRIPT is a module, as in `python -m`")
+    add("script", metavar="SCRIPT", help="your .py file, or the name of a module after -m")
     add("arguments", nargs=argparse.REMAINDER, metavar="...", help="its own arguments")
+
+
+def find_script(arguments: argparse.Namespace) -> Path:
+    """The file that is to be run."""
+    try:
+        return find_module(arguments.script) if arguments.module else Path(arguments.script)
+    except NoScript as error:
+        raise Refused(str(error)) from None
 
 
 def warn_of_our_own_name(script: Path) -> None:
@@ -73,6 +88,26 @@ def open_header(label: str) -> Header:
     busy = Reading(None, "the script was already running")
     created = datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC")
     return Header(label, created, source, "full", replace(machine, cpu_busy_before=busy))
+
+
+_COLORS: dict[Style, str] = {
+    "title": "bold",
+    "cause": "bold yellow",
+    "code": "cyan",
+    "fix": "green",
+    "faint": "dim",
+}
+
+
+def show_lines(lines: Sequence[Line], stream: TextIO) -> None:
+    """In color on a terminal, plain anywhere else."""
+    if not stream.isatty():
+        print(join(lines), file=stream, flush=True)
+        return
+    console = Console(file=stream, highlight=False, soft_wrap=True)
+    for each in lines:
+        console.print(Text(each.text, style=_COLORS.get(each.style, "")))
+    stream.flush()
 
 
 class Output:
@@ -104,7 +139,7 @@ class Output:
         self.code = FINE if diagnosis.findings else COULD_NOT_MEASURE
         text = json.dumps(asdict(diagnosis), ensure_ascii=False, indent=1)
         self._out.flush()
-        print(summarize(diagnosis), file=self._err, flush=True)
+        show_lines(layout(diagnosis), self._err)
         self._judge(diagnosis)
         if self._file is not None:
             self._file.write_text(text + "\n", encoding="utf-8")

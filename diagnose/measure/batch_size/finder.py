@@ -42,6 +42,7 @@ ADVICE: Mapping[bool, str] = {
 }
 # A disturbed probe must not pass for one that spills: it is slow again, or it was not.
 MOST_REPEATS = 2
+MEGABYTE = 10**6
 # Requests after which a process is not fresh any more: they leave an allocator behind.
 STEPS = ("probe", "sweep", "loader")
 
@@ -75,7 +76,9 @@ class Finder:
             raise CouldNotOpen(described.reason)
         self._task = described["task"]
         self._mixed = described["mixed"]
-        self._available = from_dict(Reading, described["available"], "available")
+        self._available = limit_memory(
+            from_dict(Reading, described["available"], "available"), wanted.memory_megabytes
+        )
         self._least_available = (
             agreement.agree_on_memory(self._available) if agreement else self._available
         )
@@ -105,6 +108,8 @@ class Finder:
         settings = dict(workload.settings)
         if max_crops is not None:
             settings["max_crops"] = max_crops
+        if wanted.memory_megabytes is not None:
+            settings["memory_limit_bytes"] = wanted.memory_megabytes * MEGABYTE
         crops = settings.get("max_crops")
         estimates = list_estimates(
             self._least_available.value,
@@ -126,6 +131,8 @@ class Finder:
             made = replace(empty, probes=(self._probe(batch, max_crops, ()),), stopped=stopped)
         if largest_fitting(made.probes) == 0:
             advice = ADVICE[self._session.job.model is not None]
+            if self._session.header.machine.device != "cpu":
+                advice += ", --device cpu"
             return replace(made, reason=explain_refusal(made.probes[0], advice))
         return replace(
             made,
@@ -210,6 +217,14 @@ class Finder:
             max_crops=max_crops,
             mixed=self._mixed,
         )
+
+
+def limit_memory(available: Reading, megabytes: int | None) -> Reading:
+    """As if there were no more; on the CPU a limit of the process enforces it."""
+    if megabytes is None:
+        return available
+    limit = float(megabytes * MEGABYTE)
+    return Reading(limit if available.value is None else min(available.value, limit))
 
 
 def _fastest(probe: Probe) -> float:

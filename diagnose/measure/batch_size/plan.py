@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from math import inf
 
 from diagnose.measure.batch_size.search import LARGEST_BATCH, MOST_SHARE
@@ -11,6 +12,7 @@ from diagnose.measure.session import Refused
 from diagnose.records.batch_size import (
     Estimate,
     Probe,
+    crops_factor,
     fit_memory,
     largest_fitting,
     smallest_failing,
@@ -48,13 +50,6 @@ BY_PARAMETERS: Sequence[tuple[float, int, int]] = (
     (13 * BILLION, 2, 4),
     (float("inf"), 1, 2),
 )
-# max_crops up to which the base batch is taken times this factor.
-BY_MAX_CROPS: Sequence[tuple[float, float]] = (
-    (4, 1.0),
-    (8, 0.75),
-    (12, 0.5),
-    (float("inf"), 0.4),
-)
 
 
 @dataclass(frozen=True)
@@ -87,6 +82,7 @@ class Wanted:
     max_crops: tuple[int, ...] = ()
     start_from: int | None = None
     probe_seconds: float | None = None
+    memory_megabytes: int | None = None
 
 
 def plan_configurations(workload: str, settings: Mapping[str, object], wanted: Wanted) -> list[str]:
@@ -98,6 +94,12 @@ def plan_configurations(workload: str, settings: Mapping[str, object], wanted: W
             f"workload {workload} has no max_crops: leave out --max-crops-list and "
             "--start-from-max-crops, or use a workload whose sizes name one"
         )
+    for before, after in pairwise(wanted.max_crops):
+        if after <= before:
+            raise Refused(
+                f"--max-crops-list must increase, and {after} comes after {before}; "
+                "list every cap once, the smallest first"
+            )
     caps = [
         cap
         for cap in wanted.max_crops or MAX_CROPS
@@ -136,10 +138,6 @@ def _scale(rule: Estimate, max_crops: int) -> Estimate:
     factor = crops_factor(max_crops)
     low, high = (max(1, int(batch * factor)) for batch in (rule.low, rule.high))
     return Estimate(f"{rule.source} at max_crops {max_crops}", low, high)
-
-
-def crops_factor(max_crops: int) -> float:
-    return next(factor for most, factor in BY_MAX_CROPS if max_crops <= most)
 
 
 def guess(probes: Sequence[Probe], estimates: Sequence[Estimate]) -> int | None:

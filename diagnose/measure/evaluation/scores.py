@@ -63,7 +63,20 @@ def vqa_accuracy(text: str, references: Sequence[str]) -> float:
     The rule: an annotator is left out, the answer is as right as a third of the others who gave
     it, at most 1, and this is the mean over whom to leave out.
     """
-    given, wanted = _normalise(text), [_normalise(each) for each in references]
+    return _agreement(_normalize(text), [_normalize(each) for each in references])
+
+
+def vqa_accuracies(texts: Sequence[str], references: Sequence[Sequence[str]]) -> list[float]:
+    """Of many answers at once: what several of them or their references say is read once."""
+    distinct = {*texts, *(each for row in references for each in row)}
+    normal = {each: _normalize(each) for each in distinct}
+    return [
+        _agreement(normal[text], [normal[each] for each in row])
+        for text, row in zip(texts, references, strict=True)
+    ]
+
+
+def _agreement(given: str, wanted: Sequence[str]) -> float:
     matching = wanted.count(given)
     if len(wanted) < ANNOTATORS:
         return float(matching > 0)
@@ -127,7 +140,7 @@ def _f1(common: int, made: int, wanted: int) -> float:
     return 2 * common / (made + wanted) if common else 0.0
 
 
-def _normalise(text: str) -> str:
+def _normalize(text: str) -> str:
     """As the VQA evaluation does: case, punctuation, articles and number words do not count."""
     words = _NOT_WORD.sub("", text.lower()).split()
     return " ".join(_DIGITS.get(word, word) for word in words if word not in _ARTICLES)

@@ -20,7 +20,7 @@ Case = Literal["unsupported", "no permission", "lost", "unavailable"]
 Field = tuple[int, int]  # its number and its scope
 Call = tuple[str, tuple[int, ...]]  # its name and its arguments after the handle
 
-# Initialising a driver that is not resident takes seconds; a hung one takes for ever.
+# Initializing a driver that is not resident takes seconds; a hung one takes for ever.
 PATIENCE_SECONDS = 10.0
 
 WATTS_PER_MILLIWATT = 1e-3
@@ -37,7 +37,7 @@ MEMORY_CALLS = (
 )
 
 _CASES: Mapping[int, tuple[Case, str]] = {
-    1: ("lost", "NVML is no longer initialised; start the run again"),
+    1: ("lost", "NVML is no longer initialized; start the run again"),
     2: ("unsupported", "NVML does not accept this question for this device"),
     3: ("unsupported", "this GPU or its driver does not offer it"),
     4: ("no permission", "the user may not read it; ask the administrator or run as root"),
@@ -107,7 +107,7 @@ class Identity:
 
 @dataclass(frozen=True)
 class Session:
-    """NVML, initialised."""
+    """NVML, initialized."""
 
     library: Any
 
@@ -207,7 +207,7 @@ def answer_within(seconds: float, question: Callable[[], T]) -> T | Failure:
 @contextmanager
 def open_session(patience_seconds: float = PATIENCE_SECONDS) -> Iterator[Session | Failure]:
     """NVML for the length of a `with` block, or the reason why there is none."""
-    session = answer_within(patience_seconds, _initialise)
+    session = answer_within(patience_seconds, _initialize)
     try:
         yield session
     finally:
@@ -216,7 +216,7 @@ def open_session(patience_seconds: float = PATIENCE_SECONDS) -> Iterator[Session
             answer_within(patience_seconds, lambda: open_one.ask("nvmlShutdown"))
 
 
-def _initialise() -> Session | Failure:
+def _initialize() -> Session | Failure:
     try:
         import pynvml
     except ImportError:

@@ -17,7 +17,7 @@ from diagnose.records.codec import from_dict
 from diagnose.records.header import Machine, Reading, Source
 from diagnose.records.run import Measurement, StageResult
 
-# NVML averages utilisation and power over up to a second; two seconds hold one whole average.
+# NVML averages utilization and power over up to a second; two seconds hold one whole average.
 IDLE_SECONDS = 2.0
 
 

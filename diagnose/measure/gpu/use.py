@@ -25,7 +25,7 @@ from diagnose.records.run import GpuUse
 MAX_DISAGREEMENT = 0.05
 # Fewer samples of a changing load differ from the counter by chance alone.
 MIN_SAMPLES_TO_CHECK = 20
-# nvml.h: utilisation is sampled over 1/6 s to 1 s, depending on the GPU.
+# nvml.h: utilization is sampled over 1/6 s to 1 s, depending on the GPU.
 UTILIZATION_SECONDS = 1.0
 BLURRED = "averaged over up to 1 s: shared with the neighbouring slots"
 

@@ -65,6 +65,15 @@ class Asked(NamedTuple):
     backward: bool
 
 
+class Operator(NamedTuple):
+    """One that ran alone in a mapped step, by time.monotonic()."""
+
+    place: Place | None
+    backward: bool
+    began: float
+    ended: float
+
+
 class Watch:
     """Everything seen during the step."""
 
@@ -114,8 +123,11 @@ class Watch:
             tally.instructions.add(caller.instruction)
         if effect.launches:
             (tally.backward if backward else tally.forward)[effect.name] += 1
-        # Optimisers read step counters, which torch keeps on the host unless told otherwise.
-        if effect.synchronizes and not (caller.updates_parameters and self.device.is_cpu):
+        # Optimizers read step counters, which torch keeps on the host unless told otherwise;
+        # anomaly detection reads every gradient.
+        torchs = caller.updates_parameters and self.device.is_cpu
+        torchs = torchs or (backward and torch.is_anomaly_enabled())
+        if effect.synchronizes and not torchs:
             tally.syncs[effect.name] += 1
         for nbytes in effect.new_bytes:
             tally.allocated_bytes += nbytes
@@ -292,11 +304,11 @@ def _notes(device: Device) -> tuple[str, ...]:
         "Self time is the time inside the line's operators, each timed alone with the device "
         "synchronised, under instrumentation: compare lines with it, not steps.",
         "The counts do not depend on the device, except where torch picks fused or multi-tensor "
-        "(foreach) operators on accelerators: the optimiser mostly, and attention.",
+        "(foreach) operators on accelerators: the optimizer mostly, and attention.",
     ]
     if device.is_cpu:
         notes.append(
-            "This map was made on the CPU, where nothing waits for a device: a synchronisation "
+            "This map was made on the CPU, where nothing waits for a device: a synchronization "
             "here is an operator that would make the host wait for an accelerator."
         )
     return tuple(notes)

@@ -101,9 +101,11 @@ def _synchronizes(
     outputs: Sequence[torch.Tensor],
     device: str,
 ) -> bool:
+    name = kind.name
+    if name in _COPIES and device != "cpu" and any(each.device.type == device for each in outputs):
+        return _waits_for_host_memory(operator, args, kwargs, inputs)
     if not any(tensor.device.type == device for tensor in inputs):
         return False
-    name = kind.name
     if name in _COPIES:
         to_host = device != "cpu" and all(tensor.device.type == "cpu" for tensor in outputs)
         return to_host and not _argument(operator, args, kwargs, "non_blocking")
@@ -112,6 +114,19 @@ def _synchronizes(
     if name == "aten::repeat_interleave":
         return _argument(operator, args, kwargs, "output_size") is None
     return kind.depends_on_data
+
+
+def _waits_for_host_memory(
+    operator: torch._ops.OpOverload,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    inputs: Sequence[torch.Tensor],
+) -> bool:
+    """Whether a copy to the device makes the host wait: only one from pinned memory may not."""
+    source = next((each for each in inputs if each.device.type == "cpu"), None)
+    if source is None:
+        return False
+    return not (_argument(operator, args, kwargs, "non_blocking") and source.is_pinned())
 
 
 def _indexes_by_mask(

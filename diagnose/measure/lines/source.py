@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import linecache
 import os
+import sys
 import sysconfig
 from collections import Counter
 from collections.abc import Sequence
@@ -30,7 +31,7 @@ _NEVER_THE_USERS = (
 )
 # Code that torch.compile has written.
 _COMPILED = "torchinductor"
-# What belongs to updating the parameters, beside the optimisers themselves.
+# What belongs to updating the parameters, beside the optimizers themselves.
 _UPDATES_PARAMETERS = (
     _TORCH / "optim",
     _TORCH / "amp" / "grad_scaler.py",
@@ -47,7 +48,7 @@ class Place(NamedTuple):
     function: str
 
 
-# Where the suite itself calls the optimiser, no line of the user's is to blame.
+# Where the suite itself calls the optimizer, no line of the user's is to blame.
 OPTIMIZER = Place("", 0, "optimizer")
 
 # One point of the user's code from which something is called: file, function, its first line,
@@ -115,7 +116,7 @@ class SourceLines:
 
     def _name(self, path: Path) -> str | None:
         if not path.is_file():  # "<string>" and other code without a file
-            return None
+            return cell_name(str(path))
         path = path.resolve()
         cache = os.environ.get("TORCHINDUCTOR_CACHE_DIR")
         if (cache and Path(cache).resolve() in path.parents) or any(
@@ -138,6 +139,13 @@ class SourceLines:
                 each == where or each in where.parents for each in _UPDATES_PARAMETERS
             )
         return self._updates[path]
+
+
+def cell_name(path: str) -> str | None:
+    """In[3] for the third cell of a notebook, whose code has a name and no file."""
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    told = shell.compile.format_code_name(path) if shell is not None else None
+    return str(told[1]) if told is not None else None
 
 
 def read_code(place: Place) -> str:

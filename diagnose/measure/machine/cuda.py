@@ -68,3 +68,8 @@ def read_nccl_version() -> Fact:
         return Fact(None, "this torch is built without NCCL")
     version: Any = torch.cuda.nccl.version()  # type: ignore[no-untyped-call]
     return Fact(".".join(str(part) for part in version))
+
+
+def graph_class() -> type:
+    """Of recorded work that is replayed; there is one in every build of torch."""
+    return torch.cuda.CUDAGraph

@@ -6,6 +6,7 @@ which has NVML and no torch.
 
 from __future__ import annotations
 
+import contextlib
 import importlib.metadata
 import os
 import platform
@@ -28,6 +29,7 @@ PROJECT = Path(__file__).resolve().parents[3]
 ROOT = Path("/")
 BUSY_SECONDS = 0.5  # fifty scheduler ticks: enough to see another job, short enough to wait for
 _GIT_SECONDS = 10.0
+CODE_FOLDERS = ("diagnose", "bench")
 _CONTAINERS = re.compile(r"docker|kubepods|containerd|libpod|lxc")
 
 
@@ -65,6 +67,7 @@ def probe(device_type: str, root: Path = ROOT) -> Machine:
         versions=_read_versions(),
         threads=torch.get_num_threads(),
         git_commit=read_commit(PROJECT),
+        code_trees=read_trees(PROJECT),
         environment=choose_environment(os.environ),
     )
 
@@ -170,22 +173,31 @@ def read_commit(project: Path) -> Fact:
     # Without this check git would answer for any repository that the project lies in.
     if not (project / ".git").exists():
         return Fact(None, "the project is not a git checkout")
-    # Without the optional locks a status never writes to the repository.
-    git = ("git", "--no-optional-locks", "-C", str(project))
     status = ("status", "--porcelain", "--untracked-files=no", "--", ".", ":!reports")
-    answers = []
-    for arguments in (("rev-parse", "--short=12", "HEAD"), status):
-        try:
-            done = subprocess.run(
-                [*git, *arguments], capture_output=True, text=True, timeout=_GIT_SECONDS, check=True
-            )
-        except FileNotFoundError:
-            return Fact(None, "git is not installed")
-        except (subprocess.SubprocessError, OSError):
-            return Fact(None, "git could not read the project")
-        answers.append(done.stdout.strip())
-    commit, changes = answers
-    return Fact(commit + ("-dirty" if changes else ""))
+    try:
+        commit = _git(project, "rev-parse", "--short=12", "HEAD")
+        return Fact(commit + ("-dirty" if _git(project, *status) else ""))
+    except FileNotFoundError:
+        return Fact(None, "git is not installed")
+    except (subprocess.SubprocessError, OSError):
+        return Fact(None, "git could not read the project")
+
+
+def read_trees(project: Path) -> dict[str, str]:
+    """git's hash of each folder that measures, as committed; none where there is no checkout."""
+    found = {}
+    if (project / ".git").exists():
+        for name in CODE_FOLDERS:
+            with contextlib.suppress(subprocess.SubprocessError, OSError):
+                found[name] = _git(project, "rev-parse", "--short=12", f"HEAD:{name}")
+    return found
+
+
+def _git(project: Path, *arguments: str) -> str:
+    # Without the optional locks a status never writes to the repository.
+    command = ["git", "--no-optional-locks", "-C", str(project), *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=_GIT_SECONDS, check=True)
+    return done.stdout.strip()
 
 
 def _read_text(path: Path) -> Fact:

@@ -9,7 +9,8 @@ import contextlib
 import itertools
 import os
 import time
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -19,6 +20,8 @@ from diagnose.measure.gpu import nvml
 from diagnose.measure.gpu.nvml import Failure, Session
 from diagnose.measure.machine.cuda import read_cuda_version, read_utilization
 from diagnose.records.header import Reading
+
+RETRIES = "num_alloc_retries"
 
 
 class DeviceError(Exception):
@@ -107,6 +110,28 @@ class Device:
                     return Reading(int(line.split()[1]) * 1024.0)
         return Reading(None, "this system does not tell the peak resident size")
 
+    def free_bytes(self) -> int | None:
+        """What could still be allocated: what the driver has, and what was kept and is unused."""
+        read = getattr(self._module, "mem_get_info", None)
+        if self.is_cpu or read is None:
+            return None
+        free, _ = read(self.torch)
+        module = self._module
+        kept = module.memory_reserved(self.torch) - module.memory_allocated(self.torch)
+        return int(free + max(0, kept))
+
+    def step_bytes(self) -> int | None:
+        """Between two steps: the most that was in use so far, without what still is."""
+        read = getattr(self._module, "max_memory_allocated", None)
+        if self.is_cpu or read is None:
+            return None
+        return int(read(self.torch) - self._module.memory_allocated(self.torch))
+
+    def allocator_retries(self) -> int:
+        """How often it ran out, waited for the device, freed what it had kept, and tried again."""
+        read = getattr(self._module, "memory_stats", None)
+        return 0 if self.is_cpu or read is None else int(read(self.torch).get(RETRIES, 0))
+
     # --- numbers ---
 
     @property
@@ -121,26 +146,39 @@ def open_device(kind: str | None) -> Device:
     """The device asked for, else the accelerator that is there, else the CPU."""
     if kind is None:
         return _open_default()
-    present = _find_accelerator()
-    kind, _, index = kind.partition(":")
-    if index not in ("", "0"):
-        raise DeviceError(
-            f"only the first device is measured, not {kind}:{index}; "
-            f"choose a card with CUDA_VISIBLE_DEVICES={index} and --device {kind}"
-        )
+    asked, present = kind, _find_accelerator()
+    kind, colon, index = asked.partition(":")
     if kind in ("cpu", present):
-        return Device(kind)
+        return Device(kind, _choose_index(kind, index) if colon else _current_index(kind))
     have = f"cpu and {present}" if present else "only cpu"
     raise DeviceError(
-        f"device '{kind}' is not available: this torch {torch.__version__} sees {have}; "
+        f"device '{asked}' is not available: this torch {torch.__version__} sees {have}; "
         "choose one of these with --device, or install a torch build for your device"
     )
 
 
-def open_visible_device() -> Device:
-    """Whatever torch computes on by default, for programs that choose their device themselves."""
+def _choose_index(kind: str, index: str) -> int:
+    count = 1 if kind == "cpu" else torch.accelerator.device_count()
+    if index.isdecimal() and int(index) < count:
+        return int(index)
+    have = f"{kind}:0" if count == 1 else f"{kind}:0 to {kind}:{count - 1}"
+    raise DeviceError(f"there is no device {kind}:{index}: torch sees {have}")
+
+
+def _current_index(kind: str) -> int:
+    return 0 if kind == "cpu" else torch.accelerator.current_device_index()
+
+
+def open_visible_device(used: Iterable[torch.device] = ()) -> Device:
+    """What a program computes on that chooses its device itself: the accelerator of the most of
+    these, else the one that torch would take.
+    """
+    counted = Counter(each for each in used if each.type not in ("cpu", "meta"))
+    if counted:
+        most = counted.most_common(1)[0][0]
+        return Device(most.type, most.index or 0)
     kind = _find_accelerator()
-    return Device(kind, torch.accelerator.current_device_index()) if kind else Device("cpu")
+    return Device(kind, _current_index(kind)) if kind else Device("cpu")
 
 
 def _open_default() -> Device:

@@ -116,16 +116,22 @@ def precision_of(device: Device, operator: str, dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 
+def choose_float32_products(setting: str) -> None:
+    """In the words that the workload uses: torch refuses one setting once the other was used."""
+    try:
+        torch.get_float32_matmul_precision()
+    except RuntimeError:
+        torch.backends.cuda.matmul.fp32_precision = "ieee" if setting == "highest" else "tf32"
+    else:
+        torch.set_float32_matmul_precision(setting)
+
+
 @contextlib.contextmanager
 def float32_products(setting: str) -> Iterator[None]:
-    """Compute them in this way; where the newer setting is in use it is left alone."""
-    try:
-        usual = torch.get_float32_matmul_precision()
-    except RuntimeError:
-        yield
-        return
-    torch.set_float32_matmul_precision(setting)
+    """Compute them in this way."""
+    usual = float32_setting()
+    choose_float32_products(setting)
     try:
         yield
     finally:
-        torch.set_float32_matmul_precision(usual)
+        choose_float32_products(usual)

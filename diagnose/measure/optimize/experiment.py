@@ -16,6 +16,7 @@ from typing import Any, Literal
 import torch
 
 from diagnose.measure.clock import Effort, Progress, StoppingRule, Timed, Track, measure
+from diagnose.measure.machine.allocations import count_allocations
 from diagnose.measure.machine.device import Device
 from diagnose.measure.optimize.equality import compare_outcomes, refutes
 from diagnose.measure.stage import ENERGY_PERIODS_PER_SLOT
@@ -23,26 +24,20 @@ from diagnose.measure.stages.plan import Context
 from diagnose.records.experiments import Comparison, Equality
 from diagnose.records.header import Reading, Setting
 from diagnose.records.run import Measurement
-from diagnose.records.stats import (
-    FEWEST_FOR_INTERVAL,
-    FEWEST_FOR_ROBUST_INTERVAL,
-    SMALLEST_MARGIN,
-    log_ratio_interval,
-)
+from diagnose.records.sequential import FAMILY_ERROR, Block, anytime_p, decide, ratio_interval
 from diagnose.workload import Lab, Ladder, Optimization, Side, Trial
 
 Form = Literal["after", "as published"]
 
-FEWEST_BLOCKS = FEWEST_FOR_ROBUST_INTERVAL
 MOST_BLOCKS = 30
+# A verdict must still stand among so many experiments of a record.
+LARGEST_FAMILY = 40
 # A quick ladder must end in minutes, and what it times are epochs: many steps each, so that a
-# few of them warm it up. So many blocks still prove a clear gain among forty experiments.
-MOST_BLOCKS_OF_QUICK_LADDER = FEWEST_BLOCKS
+# few of them warm it up.
+MOST_BLOCKS_OF_QUICK_LADDER = 12
 QUICK_LADDER: Mapping[str, Any] = {"window": 2, "warmup_limit_seconds": 3.0}
 # Some twenty blocks of three whole training steps must fit, also in a quick run.
 LEAST_LIMIT_SECONDS = 15.0
-# A gain of twenty times needs no interval of a percent: a tenth of its logarithm will do.
-PRECISE_SHARE = 0.1
 SLOTS_ONLY = "an experiment compares slots, not single steps"
 NOT_COUNTED = Reading(None, "not counted in an experiment")
 
@@ -89,6 +84,9 @@ def lab_of(context: Context) -> Lab:
 
 def run_experiments(optimization: Optimization, bench: Bench) -> Iterator[Comparison]:
     """One comparison per form and scope, each handed over as soon as it is known."""
+    if optimization.parts and not optimization.obstacle(bench.lab):
+        yield from _run_bundle(optimization, bench)
+        return
     obstacle = optimization.obstacle(bench.lab)
     facts = dict(optimization.facts(bench.lab)) if optimization.facts and not obstacle else {}
     curves, notes = ({}, ()) if obstacle else _finite_curves(optimization, bench.lab)
@@ -114,6 +112,38 @@ def run_experiments(optimization: Optimization, bench: Bench) -> Iterator[Compar
         else:
             lab = replace(bench.lab, condition=side.condition)
             yield from _compare(optimization, side, replace(bench, lab=lab), blank)
+
+
+def _run_bundle(bundle: Optimization, bench: Bench) -> Iterator[Comparison]:
+    """The parts and the whole, all in the same blocks; what is not equal is not timed."""
+    proven: list[tuple[Side, Comparison]] = []
+    (scope,) = bundle.after.trials
+    for each in (*bundle.parts, bundle):
+        within = {} if each is bundle else {"within": bundle.key}
+        blank = Comparison(
+            key=each.key,
+            title=each.title,
+            form="after",
+            scope=scope,
+            before_text=each.before.text,
+            after_text=each.after.text,
+            status="done",
+            facts=within,
+        )
+        if obstacle := each.obstacle(bench.lab):
+            yield replace(blank, status="skipped", reason=obstacle)
+            continue
+        facts = each.facts(bench.lab) if each.facts else {}
+        equality = prove(each, each.after, bench.lab)
+        row = replace(blank, facts={**facts, **within}, equality=equality)
+        if refutes(equality):
+            yield row
+        else:
+            proven.append((each.after, row))
+    # As long for each of them as for one alone.
+    effort = bench.effort
+    longer = replace(effort, limit_seconds=effort.limit_seconds * max(1, len(proven)))
+    yield from time_together(bundle.before, proven, scope, replace(bench, effort=longer))
 
 
 def _finite_curves(
@@ -155,37 +185,57 @@ def prove(optimization: Optimization, side: Side, lab: Lab) -> Equality:
 
 def time_scope(before: Side, side: Side, scope: str, bench: Bench, blank: Comparison) -> Comparison:
     """Interleaved blocks of one scope."""
+    (made,) = time_together(before, [(side, blank)], scope, bench)
+    return made
+
+
+def time_together(
+    before: Side, rows: Sequence[tuple[Side, Comparison]], scope: str, bench: Bench
+) -> list[Comparison]:
+    """Interleaved blocks of {before, before again, every side}."""
+    if not rows:
+        return []
     with ExitStack() as opened:
-        trials = [opened.enter_context(each.trials[scope](bench.lab)) for each in (before, side)]
+        sides = [before, *(side for side, _ in rows)]
+        trials = [opened.enter_context(each.trials[scope](bench.lab)) for each in sides]
         peaks = [_peak_bytes(trial, bench.device) for trial in trials]
         marks = [_parameters(trial) for trial in trials]
-        first, last = trials
+        first, *others = trials
         tracks = measure(
-            [_timed("before", first), _timed("control", first), _timed("after", last)],
+            [
+                _timed("before", first),
+                _timed("control", first),
+                *(_timed(row.key, each) for each, (_, row) in zip(others, rows, strict=True)),
+            ],
             bench.effort,
             bench.device,
             seed=bench.lab.seed,
             least_slot_seconds=bench.least_slot_seconds,
-            stop=wide_enough_rule(bench.most_blocks),
+            stop=decided_rule(bench.most_blocks),
             progress=bench.progress,
         )
-        for name, trial, mark in zip(("before", "after"), trials, marks, strict=True):
-            if not _unchanged(trial, mark):
-                reason = f"the side '{name}' changed its parameters while it was timed"
-                return replace(blank, status="invalid", reason=reason)
+        changed = [not _unchanged(trial, mark) for trial, mark in zip(trials, marks, strict=True)]
     settings = {
         "sequence_length": bench.lab.size.sequence_length,
         "scope": scope,
         "data": bench.lab.condition,
     }
-    made = record_sides(
+    base, control, *afters = record_sides(
         tracks,
-        [trial.samples_per_step for trial in (first, first, last)],
-        [peaks[0], peaks[0], peaks[1]],
+        [trial.samples_per_step for trial in (first, *trials)],
+        [peaks[0], *peaks],
         settings,
         "the step ran on the CPU, which has no NVML" if bench.device.is_cpu else "",
     )
-    return replace(blank, before=made[0], control=made[1], after=made[2])
+    made = []
+    for (_, row), after, moved in zip(rows, afters, changed[1:], strict=True):
+        if changed[0] or moved:
+            name = "before" if changed[0] else "after"
+            reason = f"the side '{name}' changed its parameters while it was timed"
+            made.append(replace(row, status="invalid", reason=reason))
+        else:
+            made.append(replace(row, before=base, control=control, after=after))
+    return made
 
 
 def measure_ladder_step(ladder: Ladder, keys: Sequence[str], bench: Bench) -> Comparison:
@@ -239,16 +289,17 @@ def record_sides(
     ]
 
 
-def wide_enough_rule(most_blocks: int = MOST_BLOCKS) -> StoppingRule:
-    """Stop on the width of the interval, never on significance: that would find what is not."""
+def decided_rule(most_blocks: int = MOST_BLOCKS) -> StoppingRule:
+    """Stop as soon as every change has its verdict: the interval holds whenever one looks."""
 
     def missing(steps: Sequence[Sequence[float]]) -> Sequence[str]:
         before, control, *afters = steps
-        if len(before) < FEWEST_BLOCKS:
-            return [f"only {len(before)} of {FEWEST_BLOCKS} blocks"] * len(steps)
         if len(before) >= most_blocks:
             return [""] * len(steps)
-        reasons = [_too_wide(before, control, after) for after in afters]
+        reasons = [
+            _undecided([Block(*each) for each in zip(before, control, after, strict=True)])
+            for after in afters
+        ]
         # What all are compared with goes on until the last of them is decided.
         common = next(filter(None, reasons), "")
         return [common, common, *reasons]
@@ -256,21 +307,13 @@ def wide_enough_rule(most_blocks: int = MOST_BLOCKS) -> StoppingRule:
     return missing
 
 
-def _too_wide(before: Sequence[float], control: Sequence[float], after: Sequence[float]) -> str:
-    """The interval must be half as wide as the margin, or SAME could never be said.
-
-    Of a large effect a share of it is precise enough. Both are widths: whether the effect is
-    proven plays no part.
-    """
-    floor = log_ratio_interval(before, control)
-    result = log_ratio_interval(before, after)
-    if result.half_width is None or floor.low is None or floor.high is None:
-        return f"fewer than {FEWEST_FOR_INTERVAL} blocks"
-    margin = max(SMALLEST_MARGIN, abs(floor.low), abs(floor.high))
-    wanted = max(margin / 2, PRECISE_SHARE * abs(result.center))
-    if result.half_width <= wanted:
+def _undecided(blocks: Sequence[Block]) -> str:
+    verdict = decide(ratio_interval(blocks))
+    if verdict == "SAME" or (
+        verdict != "INCONCLUSIVE" and anytime_p(blocks) <= FAMILY_ERROR / LARGEST_FAMILY
+    ):
         return ""
-    return f"interval ±{result.half_width:.1%}, wanted ±{wanted:.1%}"
+    return f"undecided after {len(blocks)} blocks"
 
 
 def _timed(name: str, trial: Trial) -> Timed:
@@ -278,9 +321,12 @@ def _timed(name: str, trial: Trial) -> Timed:
 
 
 def _peak_bytes(trial: Trial, device: Device) -> Reading:
+    """Of one warm step: what the allocator held, or on the CPU what the step itself took."""
     trial.before_slot()
     trial.step()
     device.synchronize()
+    if device.is_cpu:
+        return Reading(float(count_allocations(trial.step, device).peak_bytes))
     device.reset_peak()
     trial.step()
     device.synchronize()

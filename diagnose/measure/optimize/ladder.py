@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from diagnose.records.experiments import Comparison, Equality
+from diagnose.records.experiments import Comparison, Equality, find_blocks
 from diagnose.records.header import Setting
-from diagnose.records.run import Measurement
-from diagnose.records.stats import Interval, log_ratio_interval
+from diagnose.records.sequential import ratio_interval
+from diagnose.records.stats import Interval
 
 ALONE = "proven for each change alone"
 
@@ -33,7 +33,7 @@ def order_by_gain(comparisons: Sequence[Comparison], plan: Plan) -> tuple[str, .
     gains = {
         each.key: found.center
         for each in comparisons
-        if (found := _gain(each, plan)) is not None and found.low is not None and found.low > 0
+        if (found := _gain(each, plan)) is not None and found.is_above(1.0)
     }
     chosen: list[str] = []
     taken: set[str] = set()
@@ -65,16 +65,11 @@ def carry_proofs(
 
 
 def _gain(comparison: Comparison, plan: Plan) -> Interval | None:
-    """The logarithm of the speed-up, or None where nothing was timed."""
+    """The speed-up, or None where nothing was timed."""
     if comparison.key not in plan.patches or comparison.scope != plan.scope:
         return None
     if comparison.form != "after" or comparison.status != "done":
         return None
-    if comparison.before is None or comparison.after is None:
+    if comparison.before is None or comparison.control is None or comparison.after is None:
         return None
-    return log_ratio_interval(_per_sample(comparison.before), _per_sample(comparison.after))
-
-
-def _per_sample(side: Measurement) -> list[float]:
-    work = side.timing.steps_per_slot * (side.samples_per_step or 1)
-    return [seconds / work for seconds in side.timing.slot_seconds]
+    return ratio_interval(find_blocks(comparison.before, comparison.control, comparison.after))

@@ -28,6 +28,7 @@ EXPERIMENT_KEYS = (
     "fused_optimizer",
     "hidden_states",
     "mixed_precision",
+    "bfloat16",
     "labelled_only",
     "keep_memory",
     "all_together",
@@ -41,23 +42,32 @@ def open_optimize(session: Session, only: Sequence[str] | None) -> OptimizeRecor
     """What will be tried where; nothing has been yet."""
     treatment = session.ready["treatment"]
     known = treatment["experiments"] if treatment else ()
-    planned = choose(session.workload.name, known, only)
+    parts = treatment["parts"] if treatment else ()
+    planned = choose(session.workload.name, known, only, parts)
     return OptimizeRecord(session.header, session.workload, planned)
 
 
-def choose(workload: str, known: Sequence[str], only: Sequence[str] | None) -> tuple[str, ...]:
-    """What is to be tried, in the order of the catalogue; whatever is not there is refused."""
+def choose(
+    workload: str, known: Sequence[str], only: Sequence[str] | None, parts: Sequence[str] = ()
+) -> tuple[str, ...]:
+    """What is to be tried, in the order of the catalogue; whatever is not there is refused.
+
+    The parts of a bundle are tried with it, and alone only where they are asked for.
+    """
     if not known:
         raise Refused(
             f"workload {workload} has nothing to try; give its Workload a treatment "
             "(bench/examples/my_job.py shows one), or use --workload dgca"
         )
-    unknown = [key for key in only or () if key not in known]
+    if only is None:
+        return tuple(known)
+    every = (*known, *parts)
+    unknown = [key for key in only if key not in every]
     if unknown:
         raise Refused(
-            f"workload {workload} has no optimisation '{unknown[0]}'; it has {', '.join(known)}"
+            f"workload {workload} has no optimization '{unknown[0]}'; it has {', '.join(every)}"
         )
-    return tuple(key for key in known if only is None or key in only)
+    return tuple(key for key in every if key in only)
 
 
 def measure_optimize(

@@ -32,6 +32,7 @@ class Change:
             "compile": self._compile,
             "channels_last": self._reorder,
             "tf32": self._round,
+            "batch": self._double,
         }[name]
 
     def install(self, patches: Patches) -> None:
@@ -65,6 +66,15 @@ class Change:
             if not arguments.get("pin_memory") and not self._watch.device.is_cpu:
                 arguments["pin_memory"] = True
                 self.met = "pin_memory=True in DataLoader"
+
+        self._change_loaders(patches, change)
+
+    def _double(self, patches: Patches) -> None:
+        def change(arguments: dict[str, Any]) -> None:
+            size = arguments.get("batch_size", 1)
+            if size and not arguments.get("batch_sampler"):
+                arguments["batch_size"] = 2 * size
+                self.met = f"batch_size={2 * size} in DataLoader"
 
         self._change_loaders(patches, change)
 

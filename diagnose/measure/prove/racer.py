@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import sys
 from types import TracebackType
 from typing import Any
 
@@ -18,6 +19,14 @@ MODULE = "diagnose.measure.prove.side"
 WARMUP_STEPS = 5
 
 
+_OUT_OF_MEMORY = (
+    "OutOfMemory",
+    "MemoryError",
+    "allocate memory",  # of torch on the CPU, and of the system
+    signal.SIGKILL.name,
+)
+
+
 class Ended(Exception):
     """The script of a side came to its end, as it may."""
 
@@ -27,7 +36,7 @@ class Ended(Exception):
 
 
 class Failed(Exception):
-    """A side cannot go on; the message goes on from the name of the side."""
+    """A side cannot go on; the message begins with the name of the side."""
 
 
 class Racer:
@@ -38,7 +47,9 @@ class Racer:
         self.name = copy.name  # of the run
         self._arguments, self._timeout = arguments, timeout
         self._process: Process | None = None
+        self._task: dict[str, Any] | None = None  # that it has not been told yet
         self._ended: Ended | None = None  # until it is started again
+        self.length = sys.maxsize  # in steps, of the shortest run that came to its end
 
     def __enter__(self) -> Racer:
         return self
@@ -58,9 +69,9 @@ class Racer:
         self._ended = None
         # The same order of sets in every run.
         variables = {"PYTHONHASHSEED": "0", **tracker_variables(self.copy.aside / "new")}
-        process = Process(own_module(MODULE), variables, self.copy.cwd)
-        self._process = process
-        task = {
+        self._process = Process(own_module(MODULE), variables, self.copy.cwd)
+        # Sent with its first turn: until then it only loads torch, and may do that beside others.
+        self._task = {
             "name": name,
             "script": str(self.copy.script),
             "arguments": list(self._arguments),
@@ -70,7 +81,6 @@ class Racer:
             "aside": str(self.copy.aside),
             "copies": dict(self.copy.copies),
         }
-        process.send("run", task)
 
     def read_values(self) -> EqualRun:
         """Of the first steps, which it has been told to read."""
@@ -79,7 +89,9 @@ class Racer:
         except Ended as ending:
             content = ending.values
             if content is None or not content["values"]:
-                raise Failed("ended before its first step") from None
+                raise self._failed(
+                    "ended without a step: no optimizer step and no call of a model was seen"
+                ) from None
         return from_dict(EqualRun, content)
 
     def run_steps(self, settle: int, steps: int) -> dict[str, Any]:
@@ -99,23 +111,30 @@ class Racer:
         assert process is not None
         process.go_on()
         try:
+            if self._task is not None:
+                process.send("run", self._task)
+                self._task = None
             if kind:
                 process.send(kind, content)
             said, answer = process.hear(self._timeout)
         except Hung:
-            raise Failed(
-                f"did not come to the end of its steps within {self._timeout:g} s"
+            raise self._failed(
+                f"did not come to the end of its steps within {self._timeout:g} s; if it only "
+                "takes that long, allow more with --timeout"
             ) from None
         except Died as death:
-            raise Failed(_explain(str(death))) from None
+            raise self._failed(_explain(str(death))) from None
         process.pause()
         if said == "ended":
             self._ended = Ended(**answer)
+            self.length = min(self.length, self._ended.steps)
             raise self._ended
         if said == "failed":
-            last = process.read_errors().strip().splitlines()
-            raise Failed(_explain(f"{answer}: {one_sentence(last[-1])}" if last else answer))
+            raise self._failed(_explain(_with_message(answer, process.read_errors())))
         return answer
+
+    def _failed(self, how: str) -> Failed:
+        return Failed(f"{self.copy.title} {how}")
 
     def end(self) -> None:
         if self._process is not None:
@@ -123,9 +142,19 @@ class Racer:
             self._process = None
 
 
+def _with_message(ending: str, errors: str) -> str:
+    """The last line of a traceback names the error once more, and says what it was about."""
+    lines = errors.strip().splitlines()
+    if not lines:
+        return ending
+    last = one_sentence(lines[-1])
+    start, _, error = ending.rpartition(" ")
+    return f"{start} {last}" if last.startswith(error) else f"{ending}: {last}"
+
+
 def _explain(sentence: str) -> str:
     if "EOFError" in sentence:
         return f"{sentence}; it asks for input, and there is nobody to answer"
-    if "OutOfMemory" in sentence or signal.SIGKILL.name in sentence:
+    if any(each in sentence for each in _OUT_OF_MEMORY):
         return f"{sentence}; both sides must fit into memory at once"
     return sentence

@@ -10,9 +10,8 @@ import math
 import random
 import secrets
 import statistics
-import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from itertools import pairwise
@@ -59,15 +58,24 @@ LONGEST_FIRST_BLOCK = 4
 Show = Callable[[str], None]
 
 
-def prove_change(
-    script: str, arguments: Sequence[str], change: str, options: Options, show: Show
-) -> ProveRecord:
-    """One script, with and without a change that has a name."""
-    request = Request((script,), arguments=tuple(arguments), change=change)
-    with open_sides(request) as sides:
-        session = Session(sides, options, show)
-        session.run()
-        return session.record
+def try_options(
+    script: str,
+    arguments: Sequence[str],
+    changes: Sequence[str],
+    options: Options,
+    show: Show = lambda text: None,
+) -> Iterator[tuple[str, ProveRecord]]:
+    """Each change that has a name (`CHANGES`), in a twin of the script beside it.
+
+    A pair is handed over as soon as it is known; `analyze.prove.prove` says what it means. A twin
+    that fails, hangs or finds nothing to change loses its own trial only: `record.missing` says
+    why. Raises Refused if the script is not there. Nothing is left behind, also after Ctrl-C.
+    """
+    with open_sides(Request((script,), arguments=tuple(arguments))) as sides:
+        for change in changes:
+            session = Session(sides.with_change(change), options, show)
+            session.run()
+            yield change, session.record
 
 
 class Session:
@@ -77,7 +85,6 @@ class Session:
         self._sides, self._options, self._show = sides, options, show
         self._racers: dict[str, Racer] = {}
         self._meter: PowerMeter | None = None
-        self._run_steps = sys.maxsize  # of the shortest run that came to its end
         self._ratio = 1.0  # samples of a step before, by those of a step after
         self._order = random.Random()
         self._timed: dict[str, list[tuple[float, float]]] = {BEFORE: [], AFTER: []}
@@ -86,6 +93,7 @@ class Session:
             "before": _facts(sides.before),
             "after": _facts(sides.after),
             "edits": sides.edits,
+            "arguments": sides.arguments,
             "notes": sides.notes,
         }
 
@@ -102,7 +110,8 @@ class Session:
                 self._compare(stack)
                 self._describe(stack)
                 self._time()
-                if self._windows:
+                self._find_costs()
+                if not self._sides.is_one:
                     self._find_lines()
             except Failed as error:
                 self._add(missing=str(error))
@@ -130,6 +139,10 @@ class Session:
         broken = [each for each in runs if each.failed]
         if broken:
             raise Failed(self._explain(broken[0]))
+        if not runs[1].changed:
+            raise Failed(f"--with {self._sides.after.change} found nothing to change")
+        if runs[0].is_same(runs[1]):
+            return
         epsilon = max(each.epsilon for each in runs)
         again, nudged = (stack.enter_context(self._racer(self._sides.before)) for _ in range(2))
         again.start(AGAIN, steps)
@@ -138,8 +151,6 @@ class Session:
             runs.append(self._read(racer))
             racer.end()
         self._add(runs=tuple(runs))
-        if not runs[1].changed:
-            raise Failed(f"--with {self._sides.after.change} found nothing to change")
 
     def _read(self, racer: Racer) -> EqualRun:
         try:
@@ -154,10 +165,10 @@ class Session:
             each.end()
         racer.start(broken.name, self._options.equal_steps)
         if self._read(racer).failed:
-            return f"{racer.copy.title} {broken.failed}"
+            return broken.failed
         return (
-            f"{racer.copy.title} runs alone, but not beside the other side: it {broken.failed}; "
-            "does it need a port, a lock or most of the memory?"
+            f"{broken.failed}; alone it runs, but not beside the other side: does it need a port, "
+            "a lock or most of the memory?"
         )
 
     # --- which is faster? ---
@@ -213,9 +224,9 @@ class Session:
         self, settle: dict[str, int], steps: dict[str, int]
     ) -> tuple[dict[str, int], dict[str, int]]:
         """Windows that fit between the warm-up and the end of a run."""
-        usable = self._run_steps - WARMUP_STEPS
-        share = usable / max(settle[name] + steps[name] for name in steps)
-        if usable < 2 or share >= 1:
+        usable = min(each.length for each in self._racers.values()) - WARMUP_STEPS
+        share = min(1.0, usable / max(settle[name] + steps[name] for name in steps))
+        if usable < 2:
             raise Failed("a run of the script has too few steps to be timed")
         return _scaled(settle, share), _scaled(steps, share)
 
@@ -231,8 +242,9 @@ class Session:
         usual, ahead, cadence = 0.0, 0, 1
         for racer in self._racers.values():
             each: list[float] = []
+            # What ends soon is started for every window, and is no warmer for more steps.
             while len(each) < FEWEST_WARMUP_STEPS or (
-                sum(each) < WARMUP_SECONDS and len(each) < MOST_WARMUP_STEPS
+                sum(each) < WARMUP_SECONDS and len(each) < MOST_WARMUP_STEPS < racer.length
             ):
                 window = self._warm(racer, min(MOST_WARMUP_STEPS, max(5, len(each))))
                 each += window["each"]
@@ -244,7 +256,7 @@ class Session:
         settle = max(1, round(SETTLE_SHARE * steps))
         self._ratio = find_batch_ratio(self._known["runs"])
         times = {BEFORE: max(1, round(1 / self._ratio)), AFTER: max(1, round(self._ratio))}
-        return (
+        return self._fit(
             {name: settle * each for name, each in times.items()},
             {name: steps * each for name, each in times.items()},
         )
@@ -267,8 +279,7 @@ class Session:
         for _ in range(2):
             try:
                 found = racer.run_steps(settle, steps)
-            except Ended as ending:
-                self._run_steps = min(self._run_steps, ending.steps)
+            except Ended:
                 with suppress(Ended):
                     racer.restart()
                     continue
@@ -279,8 +290,15 @@ class Session:
 
     # --- where is the time? ---
 
+    def _find_costs(self) -> None:
+        """Memory and energy, before anything is sampled."""
+        for name, racer in self._racers.items():
+            memory = from_dict(Reading, self._retried(racer, "memory", None))
+            facts = replace(self._known[name], memory_bytes=memory)
+            self._add(**{name: replace(facts, joules_per_step=self._joules(name))})
+
     def _find_lines(self) -> None:
-        """Which lines take it, sampled in turns as well; what it costs in memory and energy."""
+        """Which lines take it, sampled in turns as well."""
         self._show("which line?")
         usual = {
             name: statistics.median(
@@ -297,10 +315,8 @@ class Session:
                 for name, racer in self._racers.items():
                     self._retried(racer, "sample", math.ceil(steps[name] / SAMPLED_TURNS))
             for name, racer in self._racers.items():
-                facts: SideFacts = self._known[name]
                 found = self._retried(racer, "lines", None)
-                facts = _with_lines(facts, racer.copy, found)
-                self._add(**{name: replace(facts, joules_per_step=self._joules(name))})
+                self._add(**{name: _with_lines(self._known[name], racer.copy, found)})
         except Failed as error:
             for name in self._racers:
                 self._add(**{name: replace(self._known[name], lines_reason=str(error))})
@@ -326,7 +342,8 @@ def _scaled(steps: dict[str, int], share: float) -> dict[str, int]:
 
 
 def _facts(copy: Copy) -> SideFacts:
-    return SideFacts(copy.title, copy.show(str(copy.script)))
+    script = copy.show(str(copy.script))
+    return SideFacts(copy.title, script, commit=copy.commit, tree=copy.tree)
 
 
 def _with_lines(facts: SideFacts, copy: Copy, found: dict[str, Any]) -> SideFacts:
@@ -340,9 +357,4 @@ def _with_lines(facts: SideFacts, copy: Copy, found: dict[str, Any]) -> SideFact
         for each in suspects
         for file in [copy.show(each.site.file)]
     )
-    return replace(
-        facts,
-        suspects=named,
-        phases=found["phases"],
-        memory_bytes=from_dict(Reading, found["memory"]),
-    )
+    return replace(facts, suspects=named, phases=found["phases"])

@@ -31,6 +31,7 @@ from diagnose.measure.script.plan import Timetable
 from diagnose.measure.script.program import NoScript, run_program
 from diagnose.measure.script.ranks import Ranks
 from diagnose.measure.script.watch.seen import Picture
+from diagnose.measure.script.watch.settle import settle
 from diagnose.measure.script.writers import Writers
 from diagnose.measure.words import one_sentence
 from diagnose.records.codec import from_dict, to_dict
@@ -123,6 +124,8 @@ class Side(Passes):
                 yield from self._sample_lines(content)
             elif kind == "describe":
                 self._parent.tell("machine", self._describe_machine())
+            elif kind == "memory":
+                self._parent.tell("memory", asdict(self.instruments.device.peak_bytes()))
             elif kind == "lines":
                 yield from self._map(may_wait=True)
                 self._parent.tell("lines", self._describe_lines())
@@ -164,7 +167,7 @@ class Side(Passes):
         seen = self.seen
         if not seen.early_steps:
             self._install(self._patches)
-            self._settle(self._patches)
+            settle(self.instruments, self._patches)
         sampling = self._patches.part()
         self.instruments.stacks.switch_on(sampling, into=seen.early)
         for _ in range(steps):
@@ -198,7 +201,6 @@ class Side(Passes):
         return {
             "suspects": [asdict(each) for each in suspects],
             "phases": {each: picture.phases[each] for each in PHASES if picture.phases.get(each)},
-            "memory": asdict(self.instruments.device.peak_bytes()),
         }
 
     def _describe_machine(self) -> dict[str, Any]:

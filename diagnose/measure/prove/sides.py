@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import difflib
+import fcntl
 import os
 import shutil
 import subprocess
@@ -23,6 +24,8 @@ from diagnose.records.prove import AFTER, BEFORE, Edit
 # Larger files are data, tracked or not.
 LARGEST_COPIED_BYTES = 16 * 2**20
 GIT_SECONDS = 600
+PREFIX = "diagnose-prove-"
+SUBMODULE = "160000"  # the mode that git has for it
 
 
 @dataclass(frozen=True)
@@ -46,6 +49,8 @@ class Copy:
     copies: Mapping[str, str]  # folders of the user's, and where this side has them
     aside: Path  # what a script does to a linked file is undone from here
     change: str = ""
+    commit: str = ""
+    tree: str = ""
 
     def find(self, file: Path) -> Path:
         """Where this side has a file of the user's."""
@@ -73,6 +78,18 @@ class Sides:
     edits: tuple[Edit, ...] = ()
     notes: tuple[str, ...] = field(default=())
 
+    @property
+    def is_one(self) -> bool:
+        """Whether both sides are the same files, so that no line can differ."""
+        before, after = self.before, self.after
+        same = (before.title, before.tree) == (after.title, after.tree)
+        return same or bool(before.tree and before.tree == after.tree)
+
+    def with_change(self, change: str) -> Sides:
+        """Of one script: the side after has this change, which has a name."""
+        title = f"{self.before.title} --with {change}"
+        return replace(self, after=replace(self.after, title=title, change=change))
+
 
 @contextlib.contextmanager
 def open_sides(request: Request) -> Iterator[Sides]:
@@ -80,8 +97,7 @@ def open_sides(request: Request) -> Iterator[Sides]:
     here = Path.cwd().resolve()
     root = _top(here)
     with contextlib.ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="diagnose-prove-")))
-        folder = folder.resolve()
+        folder = _own_folder(stack)
         notes: list[str] = []
         commits: list[str] = []
         if request.script:
@@ -106,19 +122,34 @@ def open_sides(request: Request) -> Iterator[Sides]:
             scripts, titles = [*files], [os.path.relpath(each) for each in files]
             root = top
         aside = _protect(here, stack)
+        trees = [_git(root, "rev-parse", f"{each}^{{tree}}").strip() for each in commits]
         copies = [
             _copy(name, title, script, here, {root: copy}, folder, aside)
             for name, title, script, copy in zip(
                 (BEFORE, AFTER), titles, scripts, made, strict=True
             )
         ]
-        if request.change:
-            before, after = copies
-            changed = f"{after.title} --with {request.change}"
-            copies = [before, replace(after, title=changed, change=request.change)]
+        if commits:
+            copies = [
+                replace(copy, commit=commit, tree=tree)
+                for copy, commit, tree in zip(copies, commits, trees, strict=True)
+            ]
         pairs = _changed_files(root, commits) if request.script else _twin_files(scripts)
         edits = tuple(_edits(pairs, copies))
-        yield Sides(copies[0], copies[1], request.arguments, edits, tuple(notes))
+        sides = Sides(copies[0], copies[1], request.arguments, edits, tuple(notes))
+        yield sides.with_change(request.change) if request.change else sides
+
+
+def _own_folder(stack: contextlib.ExitStack) -> Path:
+    """Where the copies go; those of a run that was killed are removed, as nobody holds its lock."""
+    for lock in Path(tempfile.gettempdir()).glob(f"{PREFIX}*/lock"):
+        with contextlib.suppress(OSError), lock.open() as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(lock.parent, ignore_errors=True)
+    folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix=PREFIX))).resolve()
+    held = stack.enter_context((folder / "lock").open("w"))
+    fcntl.flock(held, fcntl.LOCK_EX)
+    return folder
 
 
 def _copy(
@@ -138,6 +169,7 @@ def _copy(
         places[home] = _copy_tree(home, folder / f"{name} of elsewhere")
     home = next(each for each in places if script.is_relative_to(each))
     moved = places[home] / script.relative_to(home)
+    _own(places[home], script.relative_to(home))
     if not moved.is_file():
         raise Refused(f"{title} has no {os.path.relpath(script)}")
     cwd = copied / here.relative_to(root)
@@ -165,9 +197,9 @@ def _inside(script: Path, root: Path) -> Path:
 
 @contextlib.contextmanager
 def _worktree(root: Path, commit: str, target: Path) -> Iterator[Path]:
-    # No hook of the user's is to run.
-    _git(root, "-c", "core.hooksPath=/dev/null", "worktree", "add", "--detach", str(target), commit)
+    add = ("worktree", "add", "--detach", str(target), commit)
     try:
+        _git(root, "-c", "core.hooksPath=/dev/null", *add)  # no hook of the user's is to run
         _link_rest(root, target)
         yield target
     finally:
@@ -197,16 +229,37 @@ def _copy_tree(root: Path, target: Path) -> Path:
 
 
 def _link_rest(root: Path, target: Path) -> None:
-    """Whatever git does not track: data, caches, environments."""
+    """Whatever git does not track: data, caches, environments; and other repositories inside."""
     if _top(root) == root:
         rest = _git(root, "ls-files", "-z", "--others", "--directory").split("\0")
+        staged = _git(root, "ls-files", "-z", "--stage").split("\0")
+        rest += [each.partition("\t")[2] for each in staged if each.startswith(SUBMODULE)]
     else:
         rest = os.listdir(root)
     for name in filter(None, rest):
         link = target / name.rstrip("/")
+        if link.is_dir() and not link.is_symlink() and not any(link.iterdir()):
+            link.rmdir()  # git leaves an empty folder for a submodule
         if not os.path.lexists(link) and not target.is_relative_to(root / name):
             link.parent.mkdir(parents=True, exist_ok=True)
             link.symlink_to(root / name.rstrip("/"))
+
+
+def _own(target: Path, script: Path) -> None:
+    """The script and the files of Python beside it are the side's own, also if git has none."""
+    for folder in reversed(script.parents):
+        link = target / folder
+        if link.is_symlink() and link.is_dir():
+            linked = link.resolve()
+            link.unlink()
+            link.mkdir()
+            for each in linked.iterdir():
+                (link / each.name).symlink_to(each)
+    for each in (target / script).parent.glob("*.py"):
+        if each.is_symlink() and each.is_file():
+            source = each.resolve()
+            each.unlink()
+            shutil.copy2(source, each)
 
 
 def _top(folder: Path) -> Path | None:

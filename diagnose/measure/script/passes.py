@@ -14,40 +14,39 @@ from __future__ import annotations
 import statistics
 import sys
 import time
-from collections import defaultdict
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType
-from typing import Any
 
-import torch
 from torch._C._autograd import _get_sequence_nr, _profiler_enabled
-from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from diagnose.measure.script.change.trials import Trials
 from diagnose.measure.script.patches import Patches
-from diagnose.measure.script.plan import PLAIN_SHARE, SAMPLED_SHARE, Timetable
+from diagnose.measure.script.plan import FEWEST_OF_SLOW, Round, Timetable
 from diagnose.measure.script.program import Enough
-from diagnose.measure.script.watch.boundary import OPTIMIZER_STEP, Boundary, Forwards
+from diagnose.measure.script.watch.activity import Recording, charge, launched_in, record_steps
+from diagnose.measure.script.watch.boundary import MODEL_CALL, MODEL_METHOD, Boundary, Forwards
 from diagnose.measure.script.watch.busy import Busy
+from diagnose.measure.script.watch.calls import ModelCalls, look_into_workers, why_unmapped
+from diagnose.measure.script.watch.clock import StepClock
 from diagnose.measure.script.watch.growth import Lengths, resident_bytes
-from diagnose.measure.script.watch.origins import Feeds, Origins, fetch_items
+from diagnose.measure.script.watch.origins import Feeds, Origins
 from diagnose.measure.script.watch.seen import Instruments, Picture, Seen
-from diagnose.measure.script.watch.stacks import Seconds, Stacks
-from diagnose.measure.script.watch.where import Sources, Spot
+from diagnose.measure.script.watch.settle import settle
+from diagnose.measure.script.watch.slow import StepNotes
+from diagnose.measure.script.watch.stacks import Stacks
+from diagnose.measure.script.watch.where import Sources
 from diagnose.measure.script.watch.work import StepMap
-from diagnose.measure.trace.keep import kept_trace
 from diagnose.measure.words import one_sentence
 from diagnose.records.stats import FEWEST_FOR_ROBUST_INTERVAL
 
 LOOKS_AT_LENGTHS = {"try": 24, "watch": 8}  # a look takes up to a millisecond
-ITEM_SECONDS = 0.5
-TRACED_STEPS = 5
+SHOW_SECONDS = 0.5
 # A script that goes on after so many stops holds every exception there is.
 MOST_STOPS = 3
-# Of the time that a watched job has run: looking at it, and mapping two of its steps, may each
-# have taken so much, and so much at least.
-COST_SHARE, COST_SECONDS = 0.002, 0.05
+# What looking at a watched job, and mapping two of its steps, may take: a share of the time that it
+# has run, and so many seconds at least.
+LOOKING_COST, MAPPING_COST = (0.001, 0.02), (0.002, 0.03)
 TOO_SHORT = "the job was too short: counting them would have taken a noticeable share of it"
 # What mapping adds to an operator, before it was measured; a node has about so many operators in
 # forward, backward and update together.
@@ -65,11 +64,13 @@ class Passes:
         timetable: Timetable,
         finish: Callable[[], None],
         leave: Callable[[], None],
+        show: Callable[[str], None] | None = None,
     ) -> None:
         self.seen = Seen()
         self.is_open = False
         self._mode = timetable.options.mode
         sources, forwards = Sources(Path.cwd()), Forwards()
+        stacks = Stacks(sources, frozenset((Passes._on_step.__code__,)))
         self.instruments = Instruments(
             patches=patches,
             sources=sources,
@@ -77,19 +78,24 @@ class Passes:
             boundary=Boundary(forwards, self._on_step),
             feeds=Feeds(sources, keeps=timetable.options.mode == "try"),
             origins=Origins(sources),
-            stacks=Stacks(sources, frozenset((Passes._on_step.__code__,))),
+            stacks=stacks,
+            notes=StepNotes(stacks),
         )
+        self.instruments.feeds.is_evaluating = lambda: self.instruments.stacks.evaluates
         self._timetable = timetable
         self._finish = finish  # tells what is known while a watched job goes on
         self._leave = leave  # ends the process; for scripts that hold even BaseException
+        self._show, self._shown, self._leading = show, 0.0, ""  # for a person who waits
         self._stops = 0
         self._is_of: tuple[str, int] = ("", 0)
         self._passes: Pass = iter(())
         self._patches = patches.part()  # of these passes
         self._mapping: Patches | None = None
         self._trials: Trials | None = None
-        self._trained: set[int] = set()
+        self._has_tried = False
+        self._calls = ModelCalls(self)
         self._lengths = Lengths(sources)
+        self._into = self.seen.early  # samples of this round
         self._busy: Busy | None = None
         self._began = self._left = time.perf_counter()
         self._hook_seconds = 0.0  # of all steps
@@ -115,7 +121,7 @@ class Passes:
         being mapped. What was measured until then still counts.
         """
         mapping = self._mapping is not None and self._mapping.active
-        if self._timetable.options.mode == "watch" or not (mapping or self._trials is not None):
+        if self._timetable.options.mode == "watch" or not (mapping or self._has_tried):
             return False
         self.seen.failed = f"{type(error).__name__}: {one_sentence(str(error))}"
         if self._trials is not None:
@@ -133,6 +139,7 @@ class Passes:
         entered = time.perf_counter()
         self.seen.step_seconds = entered - self._left
         self.seen.steps += 1
+        self.seen.note_end(entered)
         if self._stops:
             self._stop()
         if self._timetable.ranks.look() or self.instruments.boundary.is_of != self._is_of:
@@ -155,10 +162,18 @@ class Passes:
             self._stop()
         finally:
             self._frame = None
+        if self._show is not None and entered - self._shown > SHOW_SECONDS:
+            self._shown = entered
+            self._show(self._describe())
         self._left = time.perf_counter()
         self._hook_seconds += self._left - entered
         if self.seen.stage == "plain":
             self.seen.hook_seconds.append(self._left - entered)
+
+    def _describe(self) -> str:
+        doing = (self._trials.doing if self._trials is not None else "") or self.seen.doing
+        left = f"{self._timetable.seconds_left:.0f} s left"
+        return " · ".join(filter(None, (doing, f"{self.seen.steps} steps", left, self._leading)))
 
     def _begin_again(self) -> None:
         """What was seen of steps of another kind, or by fewer ranks, says nothing about these."""
@@ -166,6 +181,9 @@ class Passes:
         self._patches.undo()
         self._patches = self.instruments.patches.part()
         self.seen = Seen(steps=self.seen.steps, step_seconds=self.seen.step_seconds)
+        self._into = self.seen.early
+        self.instruments.notes.clear()
+        self._trials = None
         self._lengths = Lengths(self.instruments.sources)
         self._busy = None
         self._passes = self._run()
@@ -182,53 +200,104 @@ class Passes:
         raise Enough
 
     def _run(self) -> Pass:
-        """A short round first, so that a script that ends early is told something."""
+        """What is known when the time is over, or the script ends, is the verdict."""
+        for _ in self._all_passes():
+            yield
+            self._timetable.count_step()
+            if self._timetable.is_over and not self.watches:
+                return
+
+    def _all_passes(self) -> Pass:
         while self.seen.steps < self._timetable.options.from_step:
             yield
-        self._timetable.ranks.meet(self._is_of[0], self._patches)
+        ranks = self._timetable.ranks
+        ranks.meet(self._is_of[0], self._patches)
+        ranks.apart = ranks.apart or self.instruments.boundary.why_untouchable
         yield from self._warm_up()
-        counts, first = self._timetable.counts, FEWEST_FOR_ROBUST_INTERVAL
-        yield from self._look(first, first, is_last=False)
-        yield from self._look(counts.plain - first, counts.sampled - first, is_last=True)
+        if self.instruments.boundary.kind.endswith(MODEL_METHOD):
+            is_step = self.instruments.boundary.kind == MODEL_CALL
+            done = None if is_step else self._calls.note_prefix_done
+            self.instruments.forwards.listen(self._patches, self._calls.note_prefix, done)
         if self.watches:
+            # A short look first, so that a job that ends early is told something.
+            first, (plain, sampled) = FEWEST_FOR_ROBUST_INTERVAL, self._timetable.watched()
+            yield from self._look(first, first, is_last=False)
+            yield from self._look(plain - first, sampled - first, is_last=True)
             return
-        yield from self._keep_trace()
-        self._watch_items()
+        for each in self._timetable.rounds():
+            self._into = self.seen.samples_of(each.number)
+            sampled = each.sampled
+            if not self.instruments.device.is_cpu and sampled > FEWEST_OF_SLOW:
+                sampled *= 4  # there the unchanged windows of trials add no samples
+            yield from self._look(each.plain, sampled, is_last=True)
+            if not self.watches and not each.number:
+                yield from self._record_device()
+                self.seen.item_spot = look_into_workers(Picture(self.seen, self.instruments))
+            if not self.watches:
+                yield from self._try(each)
+            if self.watches or self.seen.watched:
+                return
+
+    def _try(self, each: Round) -> Pass:
         self.seen.stage = "tried"
-        self._install(self._patches)
-        self._trials = Trials(Picture(self.seen, self.instruments), self._timetable)
-        yield from self._trials.run()
+        installed = self._patches.part()
+        self._install(installed)
+        self._has_tried = True
+        if self._show is not None:
+            self._leading = Picture(self.seen, self.instruments).leading
+        if self._trials is None:
+            self._trials = Trials(self.seen, self.instruments, self._timetable)
+        yield from self._trials.run(each)
+        installed.undo()
 
     def _look(self, plain: int, sampled: int, *, is_last: bool) -> Pass:
         yield from self._time_plain(plain)
         yield from self._without_profiler()
         watching = self._patches.part()
         self._install(watching)
-        self._settle(watching)
+        settle(self.instruments, watching)
         yield from self._sample(sampled)
         watching.undo()
         if not self.seen.works:
             yield from self._map(may_wait=is_last)
 
     def _warm_up(self) -> Pass:
+        """Sampled as well: of a script that ends here its phases are known."""
         self.seen.stage = "warm-up"
-        times: list[float] = []
+        sampling = self._patches.part()
+        if not self.watches:
+            self.instruments.stacks.switch_on(sampling, into=self.seen.warming)
+        clock = StepClock(self.instruments.device)
+        clock.begin()
         for _ in self._timetable.warm_up():
             yield
-            times.append(self.seen.step_seconds)
-        self._timetable.plan(statistics.median_high(times or [self.seen.step_seconds]))
+            clock.note()
+            self.seen.warm_up.append(self.seen.step_seconds)
+            self.seen.ends.update(self.instruments.sources.spots(self._frame))
+        sampling.undo()
+        times = list(clock.read()) or self.seen.warm_up or [self.seen.step_seconds]
+        # The first step of all makes what the others find.
+        self._timetable.plan(statistics.median_high(times[1:] or times))
 
     def _time_plain(self, steps: int) -> Pass:
         self.seen.stage = "plain"
         busy = self._busy = self._busy or Busy(self.instruments.device)
+        clock, before = StepClock(self.instruments.device), len(self.seen.plain)
+        _ = self.instruments.clocks  # it counts from here on
         busy.begin()
-        for _ in self._timetable.in_time(steps, PLAIN_SHARE[self._mode]):
+        clock.begin()
+        for _ in self._timetable.in_time(steps, "plain"):
             yield
             self.seen.plain.append(self.seen.step_seconds)
             self.seen.all_plain.append((self.seen.steps, self.seen.step_seconds))
+            clock.note()
             busy.note()
         busy.end()
-        self.seen.busy = busy.reading
+        self.seen.busy, self.seen.retries = busy.reading, busy.retries_per_step
+        if timed := clock.read():
+            self.seen.plain[before:] = timed
+            first = self.seen.steps - len(timed) + 1
+            self.seen.all_plain[-len(timed) :] = enumerate(timed, first)
 
     def _sample(self, steps: int) -> Pass:
         seen, sources = self.seen, self.instruments.sources
@@ -236,19 +305,23 @@ class Passes:
         seen.stage = "sampled"
         sampling = self._patches.part()
         sampling.on_undo(lambda: seen.grown.__setitem__(slice(None), self._lengths.growing()))
-        self.instruments.stacks.switch_on(sampling, into=seen.early)
-        for number in self._timetable.in_time(steps, SAMPLED_SHARE[self._mode]):
+        self.instruments.stacks.switch_on(sampling, into=self._into)
+        if not self.instruments.forwards.compiled:  # the compiler would look through it
+            self.instruments.origins.count_backward(sampling)
+        self.instruments.notes.begin()
+        for number in self._timetable.in_time(steps, "sampled"):
             if number >= FEWEST_FOR_ROBUST_INTERVAL and self._costs_too_much():
                 break
             yield
-            seen.early_steps += 1
-            seen.sampled_seconds += seen.step_seconds
+            self.instruments.note_end_of_step()
+            seen.count_sampled(self._into)
+            self.instruments.notes.note(seen.steps, seen.step_seconds)
             now_and_then = number % max(1, steps // looks) == 0
             if now_and_then or not self.watches:
                 seen.ends.update(sources.spots(self._frame))
                 seen.memory.append((seen.steps, resident_bytes(self.instruments.device)))
             if now_and_then:
-                self._lengths.look(self._frame, seen.steps)
+                self._lengths.look(self._frame, seen.steps, self.instruments.stacks.models)
         sampling.undo()
 
     def _install(self, patches: Patches) -> None:
@@ -256,23 +329,9 @@ class Passes:
         watch = self.instruments
         watch.feeds.watch_batches(patches)
         watch.origins.watch_autocast(patches, self.seen.autocast)
-        if watch.boundary.kind == OPTIMIZER_STEP:
+        if watch.boundary.kind != MODEL_CALL:
             watch.forwards.install(patches)
-            watch.forwards.listen(patches, before=self._note_forward)
-
-    def _settle(self, patches: Patches) -> None:
-        """Queued device work is waited for in the phase that asked for it, but only in steps that
-        are sampled or mapped: in the windows of a trial host and device must overlap as ever.
-        """
-        watch = self.instruments
-        if watch.device.is_cpu:
-            return
-
-        def settle(*_: object) -> None:
-            watch.device.synchronize()
-
-        watch.forwards.listen(patches, before=settle, after=settle)
-        patches.set(watch.boundary, "settle", settle)
+            watch.forwards.listen(patches, before=self._calls.note_call)
 
     def _without_profiler(self) -> Pass:
         """A job that runs a profiler of its own is left without ours as long as it does."""
@@ -282,60 +341,45 @@ class Passes:
     def _map(self, *, may_wait: bool) -> Pass:
         self.seen.stage = "mapped"
         watch = self.instruments
-        self.seen.unmapped = self._why_unmapped()
+        self.seen.unmapped = why_unmapped(watch.forwards, watch.boundary)
         if self.watches and not self.seen.unmapped:
             yield from self._await_mapping(may_wait=may_wait)
         if self.seen.unmapped:
             return
         watching = self._patches.part()
         self._install(watching)
-        self._settle(watching)
+        settle(self.instruments, watching)
         for _ in range(2):
             yield from self._without_profiler()
             self._mapping = self._patches.part()
-            step = StepMap(watch.sources, watch.device, watch.forwards, self._mapping)
+            recording = Recording.of_step(watch.device, self._mapping)
+            weights = watch.weights()
+            step = StepMap(watch.sources, watch.device, watch.forwards, self._mapping, weights)
             yield
             self._mapping.undo()
+            charge(step.work, step.operators, launched_in(recording))
             self.seen.works.append(step.work)
             yield  # another batch in between, and the caches are warm again
         watching.undo()
 
-    def _keep_trace(self) -> Pass:
-        """As the profiler sees a few steps, for `diagnose trace` and other tools."""
+    def _record_device(self) -> Pass:
         path = self._timetable.options.keep_trace
-        if not path:
-            return
-        self.seen.stage = "traced"
-        yield from self._without_profiler()
-        with self._patches.part() as tracing:
-            profiler = tracing.enter(kept_trace(Path(path)))
-            for _ in range(TRACED_STEPS):
-                yield
-                profiler.step()
+        if path or not self.instruments.device.is_cpu:
+            self.seen.stage = "traced"
+            yield from self._without_profiler()
+            yield from record_steps(self.instruments, self.seen, self._patches, path)
 
-    @property
-    def _affordable(self) -> float:
+    def _affordable(self, cost: tuple[float, float]) -> float:
         """Seconds of a watched job, so far."""
-        return max(COST_SECONDS, (time.perf_counter() - self._began) * COST_SHARE)
+        share, least = cost
+        return max(least, (time.perf_counter() - self._began) * share)
 
     def _costs_too_much(self) -> bool:
         """Ranks sample the same steps, so none of them stops by a clock of its own."""
         if not self.watches or self._timetable.ranks.count > 1:
             return False
-        return self._hook_seconds + self.instruments.stacks.busy_seconds > self._affordable
-
-    def _why_unmapped(self) -> str:
-        if self.instruments.forwards.compiled:
-            return "the script compiles its model, and compiled code has no operators to count"
-        parameters = (
-            parameter
-            for optimizer in self.instruments.boundary.optimizers
-            for group in optimizer.param_groups
-            for parameter in group["params"]
-        )
-        if any(is_traceable_wrapper_subclass(each) for each in parameters):
-            return "its parameters are sharded, and their operators belong to every rank"
-        return ""
+        spent = self._hook_seconds + self.instruments.stacks.busy_seconds
+        return spent > self._affordable(LOOKING_COST)
 
     def _await_mapping(self, *, may_wait: bool) -> Pass:
         """Until what mapping two steps adds is little beside the time that the job has run."""
@@ -345,7 +389,7 @@ class Passes:
         added = 2 * SECONDS_PER_OPERATOR * OPERATORS_PER_NODE * nodes
         self.seen.unmapped = TOO_SHORT
         until = 2 * time.perf_counter() - self._began  # the verdict is at most twice as late
-        while added > self._affordable:
+        while added > self._affordable(MAPPING_COST):
             # Ranks that wait by clocks of their own would not tell their times at the same step.
             may_wait = may_wait and time.perf_counter() < until
             if not may_wait or self._timetable.ranks.count > 1:
@@ -354,36 +398,3 @@ class Passes:
         else:
             self.seen.unmapped = ""
         self.seen.unmapped = self._timetable.ranks.agree(self.seen.unmapped)
-
-    def _watch_items(self) -> None:
-        """What workers do cannot be seen from here; the same items are fetched once more."""
-        hidden = [feed for feed in Picture(self.seen, self.instruments).feeds if feed.workers]
-        if not hidden:
-            return
-        sampled: Seconds = defaultdict(float)
-        sampling = self._patches.part()
-        self.instruments.stacks.switch_on(sampling, into=sampled)
-        for feed in hidden:
-            fetch_items(feed, ITEM_SECONDS)
-        sampling.undo()
-        lines: dict[Spot, float] = defaultdict(float)
-        for stack, seconds in sampled.items():
-            lines[stack.spots[0]] += seconds
-        self.seen.item_spot = max(lines, key=lambda spot: lines[spot], default=None)
-
-    def _note_forward(
-        self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> None:
-        if module.training and torch.is_grad_enabled():
-            self.seen.training_calls += 1
-            # Calls per step are those of the sampled steps.
-            if self.seen.stage == "sampled":
-                self.seen.trained_calls += 1
-                self.seen.note_rows(module, args, kwargs)
-            if id(module) not in self._trained:
-                self._trained.update(id(each) for each in module.modules())
-        elif not module.training and id(module) in self._trained:
-            mark = tuple(self.instruments.sources.spots(sys._getframe(1)))
-            self.seen.marks.add(mark)
-            ends = {spot.code for spot in self.seen.ends}
-            self.instruments.stacks.evaluating |= {spot.code for spot in mark} - ends

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import signal
 import threading
-from collections.abc import Callable, Iterator, MutableMapping
+from collections.abc import Callable, Iterator
 from types import CodeType, FunctionType
 from typing import Any, ParamSpec, TypeVar
 
@@ -117,21 +117,6 @@ class Patches:
 
         with undisturbed():
             setattr(owner, name, value)
-            self.on_undo(undo)
-
-    def set_item(self, mapping: MutableMapping[str, Any], key: str, value: Any) -> None:
-        earlier = mapping.get(key, _ABSENT)
-
-        def undo() -> None:
-            if mapping.get(key, _ABSENT) is not value:
-                self._leave_alone(repr(key))
-            elif earlier is _ABSENT:
-                del mapping[key]
-            else:
-                mapping[key] = earlier
-
-        with undisturbed():
-            mapping[key] = value
             self.on_undo(undo)
 
     def set_code(self, function: FunctionType, code: CodeType) -> None:

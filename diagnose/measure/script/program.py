@@ -7,6 +7,8 @@ its own is shown as Python would show it, without the frames of whoever runs it 
 from __future__ import annotations
 
 import contextlib
+import importlib
+import importlib.util
 import io
 import os
 import signal
@@ -15,6 +17,7 @@ import threading
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from types import CodeType, ModuleType, TracebackType
 
@@ -53,10 +56,31 @@ def read_program(script: str) -> CodeType:
     return compile(source, script, "exec", dont_inherit=True)
 
 
+def find_module(name: str) -> Path:
+    """The file that `python -m` would run from here; nothing is imported for that."""
+    spec: ModuleSpec | None = None
+    places: list[str] | None = [os.getcwd(), *sys.path[1:]]
+    for part in [*name.split("."), ""]:
+        if part:
+            spec = PathFinder.find_spec(part, places) if places is not None else None
+        elif spec is not None and places is not None:  # a package: its __main__ is run
+            spec = PathFinder.find_spec("__main__", places)
+        if spec is None:
+            break
+        found = spec.submodule_search_locations
+        places = list(found) if found is not None else None
+    if spec is None or spec.origin is None or not spec.origin.endswith(".py"):
+        raise NoScript(f"there is no module {name} to run from {os.getcwd()}")
+    return Path(spec.origin)
+
+
 def run_program(
-    script: Path, arguments: Sequence[str], suspected: Callable[[BaseException], bool]
+    script: Path,
+    arguments: Sequence[str],
+    suspected: Callable[[BaseException], bool],
+    name: str = "",
 ) -> End:
-    """Run it to its end, or until it is stopped.
+    """Run it to its end, or until it is stopped; `name` is that of a module, as for `python -m`.
 
     `suspected` says whether an exception may be our doing; the script's traceback is not shown
     as if it were the script's own then.
@@ -69,15 +93,18 @@ def run_program(
         return End(1, error="SyntaxError")
     module = ModuleType("__main__")
     module.__dict__.update(__file__=script_path, __builtins__=__builtins__, __spec__=None)
-    with _as_main(module, script, arguments):
+    with _as_main(module, script, arguments, name):
         try:
+            if name:
+                _place_in_package(module, name, script)
             exec(program, module.__dict__)
         except Enough:
             return End(0, stopped=True)
         except SystemExit as error:
-            if error.code not in (None, 0) and suspected(error):
-                return End(0, stopped=True, frames=users_traceback(error))
-            return End(_exit_code(error.code))
+            # Meant, by whatever it was decided: the code stays, and a note says what came before.
+            doubted = error.code not in (None, 0) and suspected(error)
+            frames = users_traceback(error) if doubted else ""
+            return End(_exit_code(error.code), stopped=doubted, frames=frames)
         except KeyboardInterrupt:
             return End(130, interrupted=True)
         except BaseException as error:  # the user's own, whatever it is
@@ -89,27 +116,40 @@ def run_program(
     return End(0)
 
 
+def _place_in_package(module: ModuleType, name: str, script: Path) -> None:
+    """Its packages are imported first, and processes that it spawns find it by its name."""
+    if script.name == "__main__.py" and not name.endswith("__main__"):
+        name += ".__main__"
+    parent = name.rpartition(".")[0]
+    if parent:
+        importlib.import_module(parent)
+    module.__spec__ = importlib.util.spec_from_file_location(name, script)
+    module.__package__ = parent
+
+
 @contextlib.contextmanager
-def _as_main(module: ModuleType, script: Path, arguments: Sequence[str]) -> Iterator[None]:
+def _as_main(
+    module: ModuleType, script: Path, arguments: Sequence[str], name: str
+) -> Iterator[None]:
     main, argv, path = sys.modules["__main__"], sys.argv, list(sys.path)
-    streams = {name: getattr(sys, name) for name in ("stdout", "stderr")}
+    streams = {each: getattr(sys, each) for each in ("stdout", "stderr")}
     # The script may have modules of these names beside it; this process keeps its own objects.
-    hidden = {name: each for name, each in sys.modules.items() if name.split(".")[0] == "bench"}
-    for name in hidden:
-        del sys.modules[name]
+    hidden = {key: each for key, each in sys.modules.items() if key.split(".")[0] == "bench"}
+    for key in hidden:
+        del sys.modules[key]
     sys.modules["__main__"], sys.argv = module, [str(script), *arguments]
-    sys.path[0] = str(script.resolve().parent)
+    sys.path[0] = os.getcwd() if name else str(script.resolve().parent)
     handler = signal.getsignal(signal.SIGTERM)
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
     try:
         yield
     finally:
-        for name, stream in streams.items():
-            if getattr(sys, name) is not stream:  # one of the script's, which it may have closed
+        for each, stream in streams.items():
+            if getattr(sys, each) is not stream:  # one of the script's, which it may have closed
                 with contextlib.suppress(OSError, ValueError, AttributeError):
-                    getattr(sys, name).flush()
-                setattr(sys, name, stream)
+                    getattr(sys, each).flush()
+                setattr(sys, each, stream)
         sys.modules["__main__"], sys.argv = main, argv
         sys.modules.update(hidden)
         sys.path[:] = path

@@ -261,11 +261,11 @@ class Ranks:
             return ()
 
     def is_reporter(self) -> bool:
-        """The lowest rank that is watched, unless it does not answer: then the lowest left."""
-        if self._store is None:
-            return True
+        """The lowest rank that is watched; where it does not answer, the lowest left as well."""
         first = self._members[0]
-        if self.rank != first and self._troubles.get(first) != SILENT:
+        if self._store is None or self.rank == first:
+            return True
+        if self._troubles.get(first) != SILENT:
             return False
         lower = range(first + 1, self.rank)
         # A lower one that still exchanges by gloo hears of it, and speaks, once this one has ended.

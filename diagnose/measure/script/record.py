@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
@@ -12,16 +13,19 @@ import torch
 
 from diagnose.measure.lines.source import Place
 from diagnose.measure.machine.describe import find_repository, read_commit
-from diagnose.measure.script.plan import fewest_steps
+from diagnose.measure.script.plan import FEWEST_PLAIN, FEWEST_SAMPLED, MAPPED
+from diagnose.measure.script.watch.activity import device_lines
 from diagnose.measure.script.watch.boundary import FORWARDS_WITHOUT_OPTIMIZER, OPTIMIZER_STEP
 from diagnose.measure.script.watch.ceilings import measure_ceilings
 from diagnose.measure.script.watch.growth import HOOKS, Growing
 from diagnose.measure.script.watch.seen import Picture
+from diagnose.measure.script.watch.stacks import PERIOD_SECONDS
 from diagnose.measure.script.watch.suspects import group_samples
 from diagnose.measure.script.watch.work import StepWork
 from diagnose.records.header import Header, Reading
 from diagnose.records.script import (
     PHASES,
+    Activity,
     Growth,
     Mode,
     Options,
@@ -39,15 +43,6 @@ GROWN = 1.25
 MOST_RATES = 60
 # Of a step: below it, work that uses what grows does not explain that steps become slower.
 SMALLEST_USE = 0.1
-_DURING = {
-    "start": "before the first of them was timed",
-    "warm-up": "while it was warming up",
-    "plain": "while plain steps were timed",
-    "sampled": "while its lines were sampled",
-    "mapped": "while its operators were counted",
-    "traced": "while its trace was kept",
-    "tried": "while changes were being tried",
-}
 
 
 def build_record(
@@ -65,16 +60,14 @@ def build_record(
         script=script.name,
         boundary=instruments.boundary.kind or OPTIMIZER_STEP,
         steps=seen.steps,
-        step_seconds=tuple(seen.plain),
+        step_seconds=tuple(seen.timed),
         hook_seconds=statistics.median(seen.hook_seconds) if seen.hook_seconds else 0.0,
         phases={phase: picture.phases[phase] for phase in PHASES if picture.phases.get(phase)},
-        # Lines of which no step was mapped cannot be judged, however often they were seen,
-        # unless it is known that none can be.
-        sampled_steps=seen.early_steps + seen.late_steps if seen.works or seen.unmapped else 0,
+        sampled_steps=seen.early_steps + seen.late_steps,
         suspects=tuple(sorted(_suspects(picture), key=lambda each: -each.seconds)),
         windows=tuple(seen.windows),
-        changes=tuple(seen.changes),
-        occasions=tuple(seen.occasions),
+        changes=tuple(seen.changes.values()),
+        occasions=tuple(seen.occasions.values()),
         loaders=picture.loaders,
         double_share=double_share,
         double_site=double_site,
@@ -85,14 +78,28 @@ def build_record(
         update_bytes=_update_bytes(instruments.boundary.optimizers),
         missing=missing,
         mode=mode,
-        mapped=not seen.unmapped,
+        mapped=bool(seen.works),
         flops_by_precision=_flops_by_precision(seen.works),
         samples=_samples(picture),
         tokens=_tokens(seen.works),
         device_busy=seen.busy,
+        device=_activity(picture),
+        notes=tuple(picture.device_notes()),
         commit=read_commit(find_repository(script)),
         arguments=tuple(arguments),
+        run_seconds=seen.ended - seen.began,
+        slow_steps=tuple(instruments.notes.slow_steps()),
+        prefixes=tuple(seen.prefixes),
+        prefix_site=picture.site(seen.prefix_spot),
     )
+
+
+def _activity(picture: Picture) -> Activity | None:
+    activity = picture.seen.activity
+    if activity is None:
+        return None
+    lines = device_lines(picture.seen.works, picture.sources)
+    return replace(activity, lines=lines, retries=picture.seen.retries)
 
 
 def with_ceilings(record: ScriptRecord, picture: Picture) -> ScriptRecord:
@@ -114,28 +121,28 @@ def own_times(picture: Picture, rank: int) -> RankTimes:
 
 
 def why_incomplete(picture: Picture, options: Options, ended: str) -> str:
-    """Why there is less than everything; empty if there is not."""
+    """Why there is no verdict; empty where there is one, however little time it had."""
     seen = picture.seen
     if seen.fault:
         return f"this suite itself failed ({seen.fault}); please report it"
-    if seen.stage == "done" or seen.failed:
+    if seen.plain or seen.stage == "done" or seen.failed:
         return ""
     if options.from_step >= seen.steps > 0:
         return f"{ended} after {seen.steps} steps; --from-step {options.from_step} was not reached"
-    needed = fewest_steps(options) - (seen.steps - options.from_step)
     if seen.steps == 0:
         if picture.instruments.boundary.elsewhere:
             return f"{ended}; its steps run in a thread other than the main one: not watched"
         return (
-            f"{ended} before the first step; a step is a call of optimizer.step(), or a call of a "
-            f"model after {FORWARDS_WITHOUT_OPTIMIZER} calls without an optimizer"
+            f"{ended} before the first step. A step is a call of optimizer.step(); without an "
+            f"optimizer it is a call of backward() or of a model, after the first "
+            f"{FORWARDS_WITHOUT_OPTIMIZER}. Mark other steps yourself: `import diagnose` and, at "
+            "the end of each, `diagnose.step()`"
         )
-    if needed > 0:
-        return f"{ended} after {seen.steps} steps; at least {needed} more are needed"
-    missing = f"{ended} after {seen.steps} steps, {_DURING[seen.stage]}"
-    if not seen.works:
-        missing += f"; --steps {seen.steps} would fit all passes into so many"
-    return missing
+    warmup = options.warmup
+    return (
+        f"{ended} after {seen.steps} steps, and the first {warmup} only warm up: the times include "
+        f"that. With {warmup + FEWEST_PLAIN + FEWEST_SAMPLED + MAPPED} steps causes can be ranked"
+    )
 
 
 def _suspects(picture: Picture) -> list[Suspect]:
@@ -219,8 +226,10 @@ def _growth(picture: Picture) -> Growth | None:
     memory = _slope([(float(step), float(size)) for step, size in picture.seen.memory])
     able = _able_to_grow(picture, grown)
     slower = None
-    if slope.center:
-        slower = _grown_suspect(picture, able) or _largest(picture, able)
+    if picture.seen.late_steps and picture.seen.early_steps:
+        slower, slope = _grown_suspect(picture, able)
+    elif slope.center:  # nothing was seen late enough to compare
+        slower = _largest(picture, able)
     first = grown[0]
     filled = picture.sources.site_of(first.filler) if first.filler is not None else None
     return Growth(
@@ -252,7 +261,7 @@ def _able_to_grow(picture: Picture, grown: Sequence[Growing]) -> list[str]:
     """Work that has to do with what grows: it uses its name, is the backward pass of a kept
     graph, or the model that has ever more hooks.
     """
-    names = [each.name.rpartition(".")[2] for each in grown]
+    names = [name for each in grown for name in each.names]
     has_graph = any(each.holds_graph for each in grown)
     return [
         key
@@ -264,24 +273,21 @@ def _able_to_grow(picture: Picture, grown: Sequence[Growing]) -> list[str]:
 
 
 def _largest(picture: Picture, able: Sequence[str]) -> Suspect | None:
-    """Where nothing was seen late enough to compare, the most of what uses it, if it is much."""
+    """The most of what uses it, if it is much."""
     found = [each for _, each in picture.suspects if each.key in able]
     best = max(found, key=lambda each: each.seconds, default=None)
     worth = SMALLEST_USE * picture.seen.typical_seconds
     return best if best is not None and best.seconds >= worth else None
 
 
-def _grown_suspect(picture: Picture, able: Sequence[str]) -> Suspect | None:
-    """The work that grows from the early to the late samples far more than all the rest."""
-    if not picture.seen.late_steps or not picture.seen.early_steps:
-        return None
-    spine = picture.spine
+def _grown_suspect(picture: Picture, able: Sequence[str]) -> tuple[Suspect | None, Interval]:
+    """The work that grows from the early to the late samples far more than all the rest, and by
+    how many seconds from step to step.
+    """
+    seen, spine = picture.seen, picture.spine
     early, late = (
         {key: group.seconds / steps for key, group in group_samples(samples, spine).items()}
-        for samples, steps in (
-            (picture.seen.early, picture.seen.early_steps),
-            (picture.seen.late, picture.seen.late_steps),
-        )
+        for samples, steps in ((seen.early, seen.early_steps), (seen.late, seen.late_steps))
     )
     best = max(
         (key for key in able if key in late),
@@ -292,6 +298,14 @@ def _grown_suspect(picture: Picture, able: Sequence[str]) -> Suspect | None:
     rest_before, rest_after = sum(early.values()) - before, sum(late.values()) - after
     # A busy neighbour slows everything down; what grows does so alone.
     usual = max(1.0, rest_after / rest_before) if rest_before else 1.0
-    if after < GROWN * usual * before:
-        return None
-    return next((each for _, each in picture.suspects if each.key == best), None)
+    grown = after - usual * before
+    # Samples are counted: so far off are both sides together.
+    error = 2 * math.hypot(
+        math.sqrt(after * PERIOD_SECONDS / seen.late_steps),
+        math.sqrt(before * PERIOD_SECONDS / seen.early_steps),
+    )
+    between = seen.late_at / seen.late_steps - seen.early_at / seen.early_steps
+    if after < GROWN * usual * before or grown <= error or between <= 0:
+        return None, Interval(0.0, 0.0, 0.0)
+    rate = Interval(grown, grown - error, grown + error).map(lambda each: each / between)
+    return next((each for _, each in picture.suspects if each.key == best), None), rate

@@ -25,6 +25,7 @@ from diagnose.measure.script.record import (
     with_ceilings,
 )
 from diagnose.measure.script.spawned import Spawned
+from diagnose.measure.script.watch.compiled import describe_compiler
 from diagnose.measure.script.watch.seen import Picture
 from diagnose.records.header import Header
 from diagnose.records.script import Mode, Options, ScriptRecord
@@ -43,6 +44,7 @@ class Session:
         open_header: Callable[[], Header],
         options: Options,
         conclude: Callable[[ScriptRecord], None],
+        show: Callable[[str], None] | None = None,
     ) -> None:
         self._script = script
         self._home = script.absolute()  # the script may change the directory
@@ -55,17 +57,19 @@ class Session:
         self._ranks = Ranks()
         self._patches = Patches()
         timetable = Timetable(options, self._ranks)
-        self._passes = Passes(self._patches, timetable, self._tell_while_it_runs, self._leave)
+        self._passes = Passes(self._patches, timetable, self._tell_while_it_runs, self._leave, show)
 
         sources = self._passes.instruments.sources
         self._spawned = Spawned(script, options, sources, type(self))
 
-    def run(self, arguments: Sequence[str]) -> End:
-        """The script itself."""
+    def run(self, arguments: Sequence[str], module: str = "") -> End:
+        """The script itself; `module` is its name where it is run as `python -m` does."""
         self._arguments = arguments
         self._spawned.watch(self._patches)
         try:
-            return self._observe(lambda: run_program(self._script, arguments, self._suspected))
+            return self._observe(
+                lambda: run_program(self._script, arguments, self._suspected, module)
+            )
         finally:
             if self._is_here():
                 self._spawned.close()
@@ -154,6 +158,10 @@ class Session:
                 why = f"{self._ranks.complaint} after {record.steps} steps"
                 record = replace(record, missing=why, sampled_steps=0)
             notes = (*record.notes, *self._notes(goes_on=goes_on))
+            early = picture.seen.stage != "done" and not record.missing and not goes_on
+            if early and not picture.seen.failed:
+                end = f"{ended} after {record.steps} steps; more of them narrow the intervals"
+                notes = (end, *notes)
             self._hand_over(replace(record, notes=notes))
 
     def _tell_while_it_runs(self) -> None:
@@ -196,6 +204,8 @@ class Session:
     def _notes(self, *, goes_on: bool) -> list[str]:
         seen = self._passes.seen
         notes = []
+        if seen.tried and not seen.failed and seen.stage != "done":
+            notes.append("what this run computed is not the script's own result: trials changed it")
         if self._mode == "watch":
             notes.append(WATCHED)
         notes += self._ranks.notes
@@ -213,8 +223,9 @@ class Session:
                 f"this tool's doing; everything was undone. `diagnose watch {self._script.name}` "
                 "changes nothing and shows whether the error is the script's own"
             )
-        elif seen.tried and seen.stage != "done":
-            notes.append("what this run computed is not the script's own result: trials changed it")
+        notes += self._passes.instruments.describe_steps(seen.typical_seconds)
+        notes += describe_compiler()
+        notes += seen.remarks
         if seen.unmapped:
             notes.append(f"no operators were counted: {seen.unmapped}")
         notes += [f"this tool failed ({each}); please report it" for each in self._patches.faults]

@@ -64,6 +64,23 @@ def _keep_offline(function: str, option: str, value: Any) -> Callable[[Patches, 
     return change
 
 
+def _keep_comet_offline(patches: Patches, comet: ModuleType) -> None:
+    """Its classes have counterparts that write files, which take no key."""
+    _keep_offline("start", "online", False)(patches, comet)
+    for name in ("Experiment", "ExistingExperiment"):
+        kind = getattr(comet, name.replace("Exp", "OfflineExp"), None)
+        if kind is not None and hasattr(comet, name):
+            patches.set(comet, name, _without_key(kind))
+
+
+def _without_key(kind: Any) -> type:
+    class Offline(kind):  # type: ignore[misc]
+        def __init__(self, api_key: object = None, *words: Any, **options: Any) -> None:
+            super().__init__(*words, **options)
+
+    return Offline
+
+
 def _keep_local(patches: Patches, mlflow_utils: ModuleType) -> None:
     def local(original: Callable[..., Any]) -> Callable[..., Any]:
         def resolve(uri: Any = None) -> Any:
@@ -89,7 +106,7 @@ def _refuse_pushes(patches: Patches, hub: ModuleType) -> None:
 TRACKERS: Mapping[str, Callable[[Patches, ModuleType], None]] = {
     "wandb": _keep_offline("init", "mode", "offline"),
     "neptune": _keep_offline("init_run", "mode", "offline"),
-    "comet_ml": _keep_offline("start", "online", False),
+    "comet_ml": _keep_comet_offline,
     "mlflow.tracking._tracking_service.utils": _keep_local,
     "huggingface_hub.hf_api": _refuse_pushes,
 }

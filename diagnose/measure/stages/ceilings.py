@@ -8,7 +8,12 @@ from contextlib import contextmanager
 import torch
 
 from diagnose.measure.machine.device import Device
-from diagnose.measure.machine.products import operands, time_products
+from diagnose.measure.machine.products import (
+    choose_float32_products,
+    float32_setting,
+    operands,
+    time_products,
+)
 from diagnose.measure.stages.plan import NO_ARITHMETIC, Context, Plan, Variant
 from diagnose.measure.words import one_sentence
 from diagnose.records.header import Reading
@@ -34,15 +39,15 @@ def matmul_variant(device: Device, dtype: torch.dtype, *, tf32: bool = False) ->
     matrices = [torch.randn(side, side, device=device.torch).to(dtype) for _ in range(2)]
     left, right = operands(*matrices)[layout]
     out = torch.empty_like(left)
-    usual = torch.get_float32_matmul_precision()  # the workload may have chosen it
+    usual = float32_setting()  # the workload may have chosen it
     name = "tf32" if tf32 else str(dtype).removeprefix("torch.")
     return Variant(
         name=f"matmul {name}",
         step=lambda: torch.mm(left, right, out=out),
         settings={"ceiling": "matmul", "dtype": name, "side": side, "layout": layout},
         flops_per_step=Reading(2.0 * side**3),
-        before_slot=lambda: torch.set_float32_matmul_precision("high" if tf32 else "highest"),
-        after_slot=lambda: torch.set_float32_matmul_precision(usual),
+        before_slot=lambda: choose_float32_products("high" if tf32 else "highest"),
+        after_slot=lambda: choose_float32_products(usual),
     )
 
 

@@ -10,6 +10,7 @@ import torch
 from torch.nn.utils.rnn import PackedSequence
 
 from diagnose.measure.machine.device import Device
+from diagnose.measure.machine.products import float32_setting
 from diagnose.measure.stages.plan import Context, InvalidStage
 from diagnose.workload import Batch, Network
 
@@ -21,11 +22,7 @@ def full_precision(device: Device) -> str:
     """What a float32 product is computed in: a workload may have switched TF32 on."""
     if device.kind != "cuda":
         return "float32"
-    try:
-        tf32 = torch.get_float32_matmul_precision() != "highest"
-    except RuntimeError:  # chosen by the newer setting, after which torch refuses to tell
-        tf32 = torch.backends.cuda.matmul.fp32_precision == "tf32"
-    return "tf32" if tf32 else "float32"
+    return "float32" if float32_setting() == "highest" else "tf32"
 
 
 def to_device(batch: Batch, device: torch.device, *, non_blocking: bool = False) -> Batch:

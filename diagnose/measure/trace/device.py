@@ -90,23 +90,22 @@ def _queue_length(kernels: Sequence[Work], launches: Mapping[int, float]) -> flo
 def group_kernels(
     events: Events, launches: Mapping[int, Launch], spans: Sequence[Span]
 ) -> Iterator[KernelGroup]:
-    """By operator and line, the largest first; forward and backward of a line stand together."""
+    """By operator and line, both passes together, the largest first."""
     count = len(spans) or 1
-    groups: dict[tuple[str, int, bool], list[float]] = defaultdict(lambda: [0, 0.0])
+    groups: dict[tuple[str, int], list[float]] = defaultdict(lambda: [0.0, 0.0, 0.0])
     for each in events.work:
         launch = launches.get(each.link)
         if launch is None or (spans and not is_inside(launch.start, spans)):
             continue
         operator = events.names[launch.operator if launch.operator >= 0 else each.name]
-        key = operator, launch.owner.site, launch.owner.phase == "backward"
-        groups[key][0] += 1
-        groups[key][1] += each.end - each.start
-    for (operator, site, backward), (number, seconds) in sorted(
-        groups.items(), key=lambda item: -item[1][1]
+        group = groups[operator, launch.owner.site]
+        group[0] += 1 / count
+        group[2 if launch.owner.phase == "backward" else 1] += (each.end - each.start) / count
+    for (operator, site), (kernels, forward, backward) in sorted(
+        groups.items(), key=lambda item: -item[1][1] - item[1][2]
     ):
         name = operator.removeprefix("autograd::engine::evaluate_function: ")
-        where = site_at(events, site)
-        yield KernelGroup(name, where, backward, number / count, seconds / count)
+        yield KernelGroup(name, site_at(events, site), kernels, forward, backward)
 
 
 def site_at(events: Events, number: int) -> Site | None:
@@ -135,6 +134,7 @@ def divide_steps(
     steps = [
         Step(
             seconds=end - start,
+            start=start,
             busy=sum(each[kind] for kind in _KINDS),
             idle={name: each[name] for name in (*DOINGS, UNRECORDED) if each[name]}
             if events.work
@@ -164,7 +164,7 @@ def _moments(
     edges += [(at, 0, 0) for span in spans for at in span]
     edges.sort()
     active = [0] * (base + len(DOINGS))
-    step, before = 0, 0.0
+    step, before = 0, edges[0][0] if edges else 0.0
     for at, place, change in edges:
         if at > before:
             while step < len(spans) and spans[step][1] <= before:

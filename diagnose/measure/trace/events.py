@@ -1,23 +1,25 @@
 """What is kept of a trace in memory? Numbers in arrays, every name once, about 40 bytes an event.
 
-Times are seconds since the first event. Frames of torch's own, of Python's library and of built-in
-functions are left out: nobody repairs those, and they are most of a trace.
+Times are seconds since the first event. Short frames of libraries and of built-in functions are
+left out: nobody repairs those, and they are most of a trace.
 """
 
 from __future__ import annotations
 
+import math
 import re
 import statistics
 import sys
 from array import array
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from diagnose.measure.trace.stream import Event
+from diagnose.measure.trace.stream import Event, parse_later
 from diagnose.records.script import Site
 
 # What the host does.
-OP, DOUBLE, NOTE, FRAME, MODULE, BACKWARD, SAVE, CALL = range(8)  # DOUBLE: an OP in float64
+OP, DOUBLE, NOTE, FRAME, MODULE, BACKWARD, SAVE, CALL, LIBRARY = range(9)  # DOUBLE: in float64
+_UNTOLD = -1
 # What the device does.
 COMPUTE, EXCHANGE, COPY, SET = range(4)
 
@@ -31,11 +33,11 @@ _DEVICE_KINDS = {
     "Memset": SET,
 }
 _RUNTIME = re.compile(r"(\w+_)?(runtime|driver)", re.IGNORECASE)
-_FRAME = re.compile(r"(.*)\((\d+)\): (.*)", re.DOTALL)
+FRAME_NAME = re.compile(r"(.*)\((\d+)\): (.*)", re.DOTALL)
 _NOTES = ("ProfilerStep#", "Optimizer.", "enumerate(DataLoader)")
 _EXCHANGES = re.compile(r"nccl|rccl|oneccl", re.IGNORECASE)
-# Frames that are told although they are torch's: they say which phase of a step it is.
 _NO_FRAMES = ("<built-in", "<frozen")
+# Frames of torch's own that say which phase of a step it is.
 _PHASES = {"backward": BACKWARD, "save": SAVE}
 _PHASE_FILE = re.compile(r"torch/(_tensor|autograd/__init__|serialization)\.py$")
 _LIBRARIES = {
@@ -67,6 +69,8 @@ _LIBRARIES = {
     "torchmetrics",
 }
 _INSTALLED = re.compile(r"(site-packages|dist-packages|/lib/python[\d.]+)/")
+# A library's function is told where it takes so long that it could explain a step.
+_LONG_SECONDS = 200e-6
 # A unix time in microseconds has 16 digits, in nanoseconds 19.
 _NANOSECONDS_FROM = 1e17
 # No trace is so long; what lies farther from the middle has a broken clock.
@@ -106,16 +110,15 @@ class Work(NamedTuple):
     name: int
     stream: tuple[int, int]
     link: int  # the correlation of its launch
-    nbytes: int
+    group: int  # of a collective, how many ranks take part; 0 where the trace does not say
 
 
-class Memory(NamedTuple):
-    """One change of the memory in use."""
+class Memory:
+    """Changes of the memory in use, as parallel columns."""
 
-    at: float
-    nbytes: int
-    total: int
-    on_device: bool
+    def __init__(self) -> None:
+        self.times = array("d")
+        self.changes, self.totals, self.addresses = array("q"), array("q"), array("q")
 
 
 class Events:
@@ -126,14 +129,14 @@ class Events:
         self.sites: list[Site] = []
         self.lanes: dict[tuple[str, str], Lane] = {}
         self.work: list[Work] = []
-        self.memory: list[Memory] = []
+        self.memory = {False: Memory(), True: Memory()}  # of the host, of the device
         self.seen = 0
         self.without_duration = 0
         self.broken_clock = 0
         self._name_numbers: dict[str, int] = {}
         self._site_numbers: dict[str, int] = {}
         self._stack_numbers: dict[str, int] = {}
-        self._frame_kinds: dict[str, int | None] = {}
+        self._frame_kinds: dict[str, int] = {}
         self._lanes_by_raw: dict[tuple[object, object], Lane] = {}
         self.base = 0.0  # of the first event, in the trace's own unit
         self.scale = 0.0  # of that unit, in seconds
@@ -166,11 +169,16 @@ class Events:
         name = event.get("name")
         if not isinstance(name, str) or name.startswith(_NO_FRAMES):
             return
-        kind = self._frame_kinds.get(name, -1)
-        if kind == -1:
+        kind = self._frame_kinds.get(name)
+        if kind is None:
             kind = self._frame_kinds[name] = self._classify(name)
-        if kind is not None:
-            self._add(event, kind, -1, self._site_numbers.get(name, -1))
+        if kind == _UNTOLD:
+            return
+        if kind == LIBRARY:
+            lasts = event.get("dur")
+            if not isinstance(lasts, float | int) or lasts * self.scale < _LONG_SECONDS:
+                return
+        self._add(event, kind, -1, self._site_numbers.get(name, -1))
 
     def _take_operator(self, event: Event) -> None:
         name, args = event.get("name"), event.get("args") or {}
@@ -181,7 +189,7 @@ class Events:
         link = args.get("Sequence number", -1)
         self._add(
             event,
-            DOUBLE if types and "double" in types else OP,
+            DOUBLE if types and "double" in types and _has_double_tensor(types, args) else OP,
             link if isinstance(link, int) else -1,
             self._innermost(stack) if stack else -1,
         )
@@ -203,16 +211,18 @@ class Events:
         if kind == COMPUTE and _EXCHANGES.search(name):
             kind = EXCHANGE
         stream = _whole(args.get("device", event.get("pid")), 0), _whole(args.get("stream"), 0)
-        link, nbytes = _whole(args.get("correlation"), -1), _whole(args.get("bytes"), 0)
-        self.work.append(Work(*times, kind, self._number(name), stream, link, nbytes))
+        link, group = _whole(args.get("correlation"), -1), _whole(args.get("Group size"), 0)
+        self.work.append(Work(*times, kind, self._number(name), stream, link, group))
 
     def _take_memory(self, event: Event) -> None:
         args = event.get("args") or {}
         times = self._times({"ts": event.get("ts"), "dur": 0})
         if times is not None:
-            nbytes, total = _whole(args.get("Bytes"), 0), _whole(args.get("Total Allocated"), 0)
-            on_device = args.get("Device Type") not in (0, None)
-            self.memory.append(Memory(times[0], nbytes, total, on_device))
+            memory = self.memory[args.get("Device Type") not in (0, None)]
+            memory.times.append(times[0])
+            memory.changes.append(_whole(args.get("Bytes"), 0))
+            memory.totals.append(_whole(args.get("Total Allocated"), 0))
+            memory.addresses.append(_whole(args.get("Addr"), 0))
 
     def _add(self, event: Event, kind: int, link: int, site: int) -> None:
         times = self._times(event)
@@ -236,7 +246,7 @@ class Events:
         except (KeyError, TypeError, ValueError):
             self.without_duration += 1
             return None
-        if not self.scale:
+        if not self.scale and math.isfinite(at):
             self.base = at
             self.scale = 1e-9 if abs(at) > _NANOSECONDS_FROM else 1e-6
         start = (at - self.base) * self.scale
@@ -252,18 +262,20 @@ class Events:
             self.names.append(name)
         return number
 
-    def _classify(self, name: str) -> int | None:
-        """What a frame says of a step; None for one that nobody repairs."""
+    def _classify(self, name: str) -> int:
+        """What a frame says of a step."""
         if name.startswith("nn.Module: "):
             return MODULE
-        found = _FRAME.fullmatch(name)
+        found = FRAME_NAME.fullmatch(name)
         if found is None:
-            return None
+            return _UNTOLD
         file, line, function = found.groups()
         if _PHASE_FILE.search(file):
-            return _PHASES.get(function)
+            return _PHASES.get(function, _UNTOLD)
+        if file.startswith("torch/") or "/torch/" in file:
+            return _UNTOLD
         if is_library(file):
-            return None
+            return LIBRARY
         self._site_numbers[name] = len(self.sites)
         self.sites.append(Site(file, int(line), function))
         return FRAME
@@ -274,16 +286,14 @@ class Events:
         if number is None:
             number = -1
             for name in str(stack).split(";"):
-                if self._classify_once(name) == FRAME:
+                kind = self._frame_kinds.get(name)
+                if kind is None:
+                    kind = self._frame_kinds[name] = self._classify(name)
+                if kind == FRAME:
                     number = self._site_numbers[name]
                     break
             self._stack_numbers[stack] = number
         return number
-
-    def _classify_once(self, name: str) -> int | None:
-        if name not in self._frame_kinds:
-            self._frame_kinds[name] = self._classify(name)
-        return self._frame_kinds[name]
 
     def launches(self) -> dict[int, float]:
         """When each call began that the device's work may refer to."""
@@ -325,6 +335,14 @@ def is_library(file: str) -> bool:
 
 def _whole(value: Any, otherwise: int) -> int:
     return value if isinstance(value, int) else otherwise
+
+
+def _has_double_tensor(types: Sequence[str], args: Mapping[str, Any]) -> bool:
+    """Numbers of Python's are doubles too, and have no dimensions."""
+    dims = parse_later(args.get("Input Dims"))
+    if not isinstance(dims, list):
+        return True
+    return any(kind == "double" and size for kind, size in zip(types, dims, strict=False))
 
 
 def _skip(event: Event) -> None:

@@ -19,6 +19,7 @@ from diagnose.measure.trace.events import (
     CALL,
     DOUBLE,
     FRAME,
+    LIBRARY,
     MODULE,
     NOTE,
     OP,
@@ -39,7 +40,7 @@ _VIEWS = frozenset(
     f"aten::{name}" for name in ("view", "select", "slice", "t", "transpose", "unsqueeze", "expand")
 )
 # Times what an operator takes that computes nothing: what takes no longer is mostly overhead.
-_MOST_OVERHEAD = 8.0
+_MOST_OVERHEAD = 24.0
 SYNCHRONIZES = re.compile(r"(Stream|Device|Event|Ctx)Synchronize|(cuda|hip)Memcpy\w*(?<!Async)$")
 _COPIES = re.compile(r"Memcpy")
 _ALLOCATES = re.compile(r"(cuda|hip)(Host)?(Malloc|Free)(?!Async)")
@@ -63,7 +64,7 @@ class Launch(NamedTuple):
     end: float
     name: int
     owner: Owner
-    operator: int  # the outermost operator around it; -1 without one
+    operator: int  # the outermost one around it, of the backward pass its forward one; else -1
 
 
 @dataclass
@@ -74,22 +75,28 @@ class Host:
     segments: list[tuple[float, float, Owner]] = field(default_factory=list)
     operators: Counter[tuple[int, Phase]] = field(default_factory=Counter)
     reads: Counter[tuple[int, Phase]] = field(default_factory=Counter)
-    repeats: Counter[tuple[int, Phase, int]] = field(default_factory=Counter)  # small operators
+    # Small operators by name and module.
+    repeats: Counter[tuple[int, Phase, int, int]] = field(default_factory=Counter)
     small_seconds: Counter[tuple[int, Phase]] = field(default_factory=Counter)
     copy_seconds: Counter[tuple[int, Phase]] = field(default_factory=Counter)
     calls: list[tuple[int, Launch]] = field(default_factory=list)  # by correlation, in order
+    updates: set[int] = field(default_factory=set)  # names of operators that update the weights
     double_seconds: Counter[int] = field(default_factory=Counter)  # by site
     operator_seconds: float = 0.0
     collectives: list[tuple[float, float, int]] = field(default_factory=list)
+    # Python's time in functions of libraries, by whose line they were called from.
+    libraries: Counter[tuple[int, Phase, int]] = field(default_factory=Counter)
 
 
 class _Open:
     """Something on the stack."""
 
-    __slots__ = ("end", "kind", "name", "operator", "owner")
+    __slots__ = ("end", "library", "module", "operator", "owner")
 
-    def __init__(self, end: float, owner: Owner, kind: int, name: int, operator: int) -> None:
-        self.end, self.owner, self.kind, self.name, self.operator = end, owner, kind, name, operator
+    def __init__(self, end: float, owner: Owner) -> None:
+        self.end, self.owner = end, owner
+        # The numbers of their names: around it, innermost; of operators the outermost.
+        self.operator = self.module = self.library = -1
 
 
 def main_lane(events: Events) -> Lane | None:
@@ -141,12 +148,15 @@ class _Walk:
         self._events, self._host, self._spans = events, host, spans
         self._backward = backward
         self._starts = [start for start, _ in spans]
-        self._lines: dict[int, int] = {}  # the site of a forward operator, by sequence number
+        # The site and the name of a forward operator by sequence number, and these in order.
+        self._forward: dict[int, tuple[int, int]] = {}
+        self._numbers: list[int] = []
         self._has_modules = any(MODULE in lane.kinds for lane in events.lanes.values())
         self._trains = any(_BACKWARD.match(name) for name in events.names)
         self._calls = [_of_call(name) for name in events.names]
         self._collective = [_COLLECTIVE.match(name) is not None for name in events.names]
-        self._small = _MOST_OVERHEAD * _overhead(events)
+        # What a device computes takes the host only its overhead.
+        self._small = _MOST_OVERHEAD * _overhead(events) if not events.work else float("inf")
         self._elsewhere: Sequence[Span] = ()
         self._tracked: list[float] = []  # when operators begin that autograd follows
 
@@ -158,67 +168,83 @@ class _Walk:
             for at, link in enumerate(lane.links)
             if link >= 0 and lane.kinds[at] in (OP, DOUBLE)
         )
-        starts, ends, kinds = lane.starts, lane.ends, lane.kinds
+        starts, ends = lane.starts, lane.ends
         # What begins together: the longer one is outside.
         order = sorted(range(len(lane)), key=lambda at: starts[at] - 1e-9 * (ends[at] - starts[at]))
-        stack = [_Open(float("inf"), nothing, FRAME, -1, -1)]
+        stack = [_Open(float("inf"), nothing)]
         now = starts[order[0]] if order else 0.0
         for at in order:
             start, end = starts[at], ends[at]
             # Rounded times overlap a little: what ends before the middle is over.
             while stack[-1].end <= start or stack[-1].end < (start + end) / 2:
                 closed = stack.pop()
-                self._pass(now, closed.end, closed.owner)
+                self._pass(now, closed.end, closed)
                 now = max(now, closed.end)
             top = stack[-1]
             if start > now:
-                self._pass(now, start, top.owner)
+                self._pass(now, start, top)
                 now = start
-            opened = self._open(lane, at, kinds[at], top)
-            opened.end = min(end, top.end)  # rounded times may stick out
-            stack.append(opened)
+            stack.append(self._open(lane, at, top))
         while len(stack) > 1:
             closed = stack.pop()
-            self._pass(now, closed.end, closed.owner)
+            self._pass(now, closed.end, closed)
             now = max(now, closed.end)
 
-    def _open(self, lane: Lane, at: int, kind: int, top: _Open) -> _Open:
-        name, link, site = lane.names[at], lane.links[at], lane.sites[at]
-        owner, operator = top.owner, top.operator
+    def _open(self, lane: Lane, at: int, top: _Open) -> _Open:
+        name, link, site, kind = lane.names[at], lane.links[at], lane.sites[at], lane.kinds[at]
+        start, end = lane.starts[at], lane.ends[at]
+        opened = _Open(min(end, top.end), top.owner)  # rounded times may stick out
+        opened.operator, opened.module, opened.library = top.operator, top.module, top.library
+        owner = top.owner
         if kind in (OP, DOUBLE):
-            if operator < 0:
-                owner = self._of_operator(name, link, site, owner)
-                operator = name
-                self._count(owner, name, lane, at)
+            if top.operator < 0:
+                owner, opened.operator = self._of_operator(name, link, site, owner)
+                self._count(owner, name, top.module, lane, at)
             if self._collective[name]:
                 owner = Owner(owner.site, "communication", "collective")
-                self._host.collectives.append((lane.starts[at], lane.ends[at], name))
+                self._host.collectives.append((start, end, name))
         elif kind == FRAME:
             # Inside an operator it is a hook, or an autograd function of the user's.
-            owner = Owner(site, owner.phase, owner.doing or "python")
+            owner, opened.library = Owner(site, owner.phase, owner.doing or "python"), -1
+        elif kind == LIBRARY:
+            opened.library = name
         elif kind == CALL:
-            doing = self._calls[name]
-            if doing is not None:
-                owner = Owner(owner.site, owner.phase, doing)
-            start, end = lane.starts[at], lane.ends[at]
-            self._host.calls.append((link, Launch(start, end, name, owner, operator)))
+            owner = owner._replace(doing=self._calls[name] or owner.doing)
+            launch = Launch(start, end, name, owner, top.operator)
+            self._host.calls.append((link, launch))
         else:
-            owner = self._of_mark(kind, name, owner, lane.starts[at], lane.ends[at])
-            owner = owner._replace(site=site) if site >= 0 else owner
-        return _Open(0.0, owner, kind, name, operator)
+            owner = self._of_mark(kind, name, owner, start, end)
+            # The mark of a step was made at the line that ended the one before.
+            if site >= 0 and not self._events.names[name].startswith("ProfilerStep#"):
+                owner = owner._replace(site=site)
+            opened.module = name if kind == MODULE else top.module
+        opened.owner = owner
+        return opened
 
-    def _of_operator(self, name: int, link: int, site: int, owner: Owner) -> Owner:
+    def _forward_of(self, link: int) -> tuple[int, int] | None:
+        """The site and the name of the operator that made this node of the backward pass.
+
+        One that makes several nodes is seen with the number of its first.
+        """
+        at = bisect.bisect_right(self._numbers, link) - 1
+        return self._forward[self._numbers[at]] if at >= 0 and link >= 0 else None
+
+    def _of_operator(self, name: int, link: int, site: int, owner: Owner) -> tuple[Owner, int]:
+        """Whose it is, and its name; of the backward pass, those of its forward operator."""
         phase: Phase = owner.phase
         if name in self._backward or phase == "backward":
-            return Owner(self._lines.get(link, owner.site), "backward", "launching")
+            site, name = self._forward_of(link) or (owner.site, name)
+            return Owner(site, "backward", "launching"), name
         if site < 0:
             site = owner.site
         if phase == "host" and not self._has_modules and link >= 0:
             phase = "forward"
         if link >= 0:
-            self._lines[link] = site
-        doing: Doing = "loader" if phase == "input" else "launching"
-        return Owner(site, phase, doing)
+            if not self._numbers or link > self._numbers[-1]:
+                self._numbers.append(link)
+            # Operators that make no node have the number of the next one that does.
+            self._forward[link] = site, name
+        return Owner(site, phase, "loader" if phase == "input" else "launching"), name
 
     def _of_mark(self, kind: int, name: int, owner: Owner, start: float, end: float) -> Owner:
         text = self._events.names[name]
@@ -233,7 +259,7 @@ class _Walk:
             first = bisect.bisect_left(self._tracked, start)
             trains = first < len(self._tracked) and self._tracked[first] < end
             return owner._replace(phase="forward" if trains or not self._trains else "evaluation")
-        if text.startswith("Optimizer.step#"):
+        if text.startswith("Optimizer."):
             return owner._replace(phase="optimizer")
         if text.startswith("enumerate(DataLoader)"):
             return owner._replace(phase="input", doing="loader")
@@ -242,16 +268,19 @@ class _Walk:
             return owner._replace(phase="communication", doing="collective")
         return owner
 
-    def _count(self, owner: Owner, name: int, lane: Lane, at: int) -> None:
+    def _count(self, owner: Owner, name: int, module: int, lane: Lane, at: int) -> None:
         if not is_inside(lane.starts[at], self._spans):
             return
         host, key, seconds = self._host, (owner.site, owner.phase), lane.ends[at] - lane.starts[at]
         text = self._events.names[name]
         host.operators[key] += 1
         if seconds <= self._small:
-            host.repeats[(*key, name)] += 1
+            # Once in each of many modules is no loop.
+            host.repeats[(*key, name, module)] += 1
             host.small_seconds[key] += seconds  # type: ignore[assignment]
         host.operator_seconds += seconds
+        if owner.phase == "optimizer" and text not in READS | COPIES:
+            host.updates.add(name)
         if text in READS:
             host.reads[key] += 1
         elif text in COPIES:
@@ -259,10 +288,15 @@ class _Walk:
         if lane.kinds[at] == DOUBLE:
             host.double_seconds[owner.site] += seconds  # type: ignore[assignment]
 
-    def _pass(self, start: float, end: float, owner: Owner) -> None:
+    def _pass(self, start: float, end: float, opened: _Open) -> None:
         """So much time goes to the owner, but for what other threads were waited for."""
+        owner = opened.owner
         if end <= start or owner.doing is None:
             return
+        waits = owner.doing in ("python", "loader")
+        if opened.library >= 0 and waits and is_inside(start, self._spans):
+            place = owner.site, owner.phase, opened.library
+            self._host.libraries[place] += end - start  # type: ignore[assignment]
         if owner.doing == "python" and self._elsewhere:
             for first, last in subtract(start, end, self._elsewhere):
                 self._give(first, last, owner)

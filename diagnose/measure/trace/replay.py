@@ -9,6 +9,7 @@ the work that is left out takes time too.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Sequence
 
 from diagnose.measure.trace.events import COPY, Events, Work
@@ -29,10 +30,13 @@ class Replay:
             (link, call) for link, call in host.calls if self._start <= call.start < self._end
         ]
         self._work: dict[int, list[Work]] = {}
-        wanted = {link for link, _ in self._calls}
+        self._unlinked: list[Work] = []
+        wanted = {link for link, _ in self._calls if link >= 0}
         for each in events.work:
             if each.link in wanted:
                 self._work.setdefault(each.link, []).append(each)
+            elif self._start <= each.start < self._end:
+                self._unlinked.append(each)
         self._waits = [self._waits_of(events.names[call.name], link) for link, call in self._calls]
         self._after = self._find_neighbours(events.work)
         self._whole = self._run((), lambda work: True, lambda call: True)
@@ -101,7 +105,11 @@ class Replay:
             saved += self._wait(call, link, waiting, saved, ends, free, waits)
         saved += cut.until(self._end)
         latest = max((now for _, now in free.values()), default=self._start)
-        return max(self._end - saved, latest) - self._start
+        # Nobody knows what launched these, but their streams must still run them.
+        rest: Counter[tuple[int, int]] = Counter()
+        for each in filter(runs, self._unlinked):
+            rest[each.stream] += each.end - each.start  # type: ignore[assignment]
+        return max(self._end - saved - self._start, latest - self._start, *rest.values(), 0.0)
 
     def _wait(
         self,

@@ -36,6 +36,19 @@ def subtract(start: float, end: float, others: Sequence[Span]) -> Iterator[Span]
         yield start, end
 
 
+def overlap(ones: Sequence[Span], others: Sequence[Span]) -> float:
+    """Seconds in both; no list overlaps itself."""
+    total, at = 0.0, 0
+    for start, end in ones:
+        while at < len(others) and others[at][1] <= start:
+            at += 1
+        until = at
+        while until < len(others) and others[until][0] < end:
+            total += min(end, others[until][1]) - max(start, others[until][0])
+            until += 1
+    return total
+
+
 def step_of(starts: Sequence[float], at: float) -> int:
     """The step that this time lies in or behind; -1 before the first."""
     return bisect.bisect_right(starts, at) - 1

@@ -1,12 +1,14 @@
 """Where does a step of the traced job begin and end?
 
 As the profiler marked it; else from one update of the weights to the next; else from one call of
-the model to the next; else by the shortest pattern of operators that repeats.
+the model to the next; else by the pattern of operators that repeats.
 """
 
 from __future__ import annotations
 
 import itertools
+import statistics
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -15,9 +17,10 @@ from diagnose.measure.trace.events import DOUBLE, MODULE, NOTE, OP, Events, Lane
 from diagnose.measure.trace.spans import Span
 
 _FEWEST = 2  # one repetition shows a period
-# Of the operators, so many must be the same one period later.
-_SAME_SHARE = 0.9
-_MOST_OPERATORS = 20_000
+# Of the kinds of operators, so many come equally often in every step.
+_SAME_SHARE = 0.7
+# Of the operators of the other steps: one with fewer is no whole step.
+_PARTIAL_SHARE = 0.5
 
 
 class Steps(NamedTuple):
@@ -29,7 +32,11 @@ class Steps(NamedTuple):
 
 def find_steps(events: Events, main: Lane | None) -> Steps:
     if main is not None:
-        for found in (_marked(events, main), _updates(events, main), _calls(events, main)):
+        marked, updates = _marked(events, main), _updates(events, main)
+        # One mark around several updates: whoever profiled did not say when a step ended.
+        if marked is not None and (len(marked.spans) > 1 or updates is None):
+            return marked
+        for found in (updates, _calls(events, main)):
             if found is not None:
                 return found
         if (found := _repeated(main)) is not None:
@@ -38,12 +45,20 @@ def find_steps(events: Events, main: Lane | None) -> Steps:
 
 
 def _marked(events: Events, main: Lane) -> Steps | None:
-    spans = [
+    spans = sorted(
         (main.starts[at], main.ends[at])
         for at in _notes(events, main)
         if events.names[main.names[at]].startswith("ProfilerStep#")
-    ]
-    return Steps(sorted(spans), "profiler step") if spans else None
+    )
+    if len(spans) > _FEWEST:
+        # The last mark may have been set when the loop was over, or be cut off.
+        begins = sorted(
+            main.starts[at] for at, kind in enumerate(main.kinds) if kind in (OP, DOUBLE)
+        )
+        counts = [bisect_left(begins, end) - bisect_left(begins, start) for start, end in spans]
+        if counts[-1] < _PARTIAL_SHARE * statistics.median(counts):
+            spans.pop()
+    return Steps(spans, "profiler step") if spans else None
 
 
 def _updates(events: Events, main: Lane) -> Steps | None:
@@ -79,32 +94,34 @@ def _calls(events: Events, main: Lane) -> Steps | None:
 
 
 def _repeated(main: Lane) -> Steps | None:
-    """The shortest distance after which nearly all operators come again."""
+    """From one call to the next of an operator that comes once in every step.
+
+    Of most operators there are then a multiple of as many as there are steps; of those that come
+    once in a layer, only a few are.
+    """
     order = sorted(
         (main.starts[at], -main.ends[at], main.names[at])
         for at, kind in enumerate(main.kinds)
         if kind in (OP, DOUBLE)
     )
-    starts: list[float] = []
-    names: list[int] = []
+    starts: dict[int, list[float]] = {}
     until = -1.0
     for start, minus_end, name in order:
-        if start >= until and len(names) < _MOST_OPERATORS:
+        if start >= until:  # the outermost
             until = -minus_end
-            starts.append(start)
-            names.append(name)
-    counts = Counter(names)
-    repeated = [name for name, count in counts.items() if count > _FEWEST]
-    if not repeated:
-        return None
-    rarest = min(repeated, key=counts.__getitem__)
-    places = [at for at, name in enumerate(names) if name == rarest]
-    for period in sorted({later - places[0] for later in places[1:]}):
-        pairs = zip(names, names[period:], strict=False)
-        same = sum(one == other for one, other in pairs)
-        if same >= _SAME_SHARE * (len(names) - period) and 2 * period <= len(names):
-            return _between(starts[places[0] :: period], "repeated pattern of operators")
+            starts.setdefault(name, []).append(start)
+    counts = [len(each) for each in starts.values()]
+    for count in sorted(set(counts), reverse=True):
+        multiples = sum(abs(each / count - max(1, round(each / count))) < 0.1 for each in counts)
+        if count > _FEWEST and multiples >= _SAME_SHARE * len(counts):
+            once = [each for each in starts.values() if len(each) == count]
+            return _between(min(once, key=_irregularity), "repeated pattern of operators")
     return None
+
+
+def _irregularity(starts: Sequence[float]) -> float:
+    gaps = [later - sooner for sooner, later in itertools.pairwise(starts)]
+    return statistics.pstdev(gaps) / statistics.fmean(gaps)
 
 
 def _between(bounds: Sequence[float], boundary: str) -> Steps | None:

@@ -38,12 +38,14 @@ _Arguments = TypedDict(
     {
         "Call stack": Any,
         "Input type": Any,
+        "Input Dims": Any,
         "Sequence number": Any,
         "correlation": Any,
         "stream": Any,
         "device": Any,
-        "bytes": Any,
+        "Group size": Any,
         "Bytes": Any,
+        "Addr": Any,
         "Total Allocated": Any,
         "Device Type": Any,
     },
@@ -70,8 +72,14 @@ except ImportError:
     HAS_EXTRA = False
 else:
     HAS_EXTRA = True
+    _Arguments.__annotations__["Input Dims"] = msgspec.Raw
     _parse = msgspec.json.Decoder(list[_Event]).decode
     _FAULTS = (*_FAULTS, msgspec.MsgspecError)
+
+
+def parse_later(value: Any) -> Any:
+    """What was not parsed with its event, because hardly anybody asks."""
+    return json.loads(bytes(value)) if HAS_EXTRA and isinstance(value, msgspec.Raw) else value
 
 
 class Stream:
@@ -136,7 +144,7 @@ class Stream:
 
     def _open(self, chunks: Iterator[bytes]) -> bytes:
         """The text from the first event on; whatever stands before it becomes the head."""
-        text = next(chunks, b"")
+        text = next(chunks, b"").removeprefix(codecs.BOM_UTF8)
         if text.lstrip()[:1] not in (b"[", b"{"):
             raise Refused(f"{self.path} is not JSON: name a trace that torch.profiler exported")
         while (found := OPENING.search(text)) is None:
@@ -146,7 +154,10 @@ class Stream:
                 raise Refused(f"{self.path} is not a trace: {why}")
             text += more
         self._read_head(text[: found.start()].rstrip().rstrip(b",") + b"}")
-        return text[found.end() :]
+        rest = text[found.end() :].lstrip()
+        if rest[:1] not in (b"{", b"]", b""):
+            raise Refused(f"{self.path} is not a trace: its list holds no events")
+        return rest
 
     def _close(self, rest: bytes) -> None:
         """Some writers put the facts about the machine behind the events."""

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import statistics
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 
-from diagnose.measure.trace.events import Events
+from diagnose.measure.trace.events import FRAME_NAME, Events
 from diagnose.measure.trace.host import Host
 from diagnose.records.script import Growth, Phase, Site, Suspect
 from diagnose.records.stats import FEWEST_FOR_INTERVAL, hodges_lehmann
+from diagnose.records.trace import Inside
 
 Place = tuple[int, Phase]
 # Below this share of a step nothing is a suspect.
@@ -34,9 +36,11 @@ def find_suspects(
     backward = _backward(seconds)
     joined = {site for site, _ in backward}
     trips: Counter[Place] = Counter()
-    for (site, phase, _), number in host.repeats.items():
-        trips[site, phase] = max(trips[site, phase], number)
-    for place, each in seconds.items():
+    for (site, phase, _, module), number in host.repeats.items():
+        # Where a trace names no modules, layers of a model cannot be told from a loop.
+        if module >= 0 or phase not in ("forward", "backward") or not events.work:
+            trips[site, phase] = max(trips[site, phase], number)
+    for place, each in seconds.items() if not events.work else ():
         # Large operators take their time in one run of a line as in many.
         overhead = host.small_seconds[place] / count + each - inside[place]
         if place[1] != "input" and overhead < _OVERHEAD_SHARE * each:
@@ -59,6 +63,17 @@ def find_suspects(
         and each + backward.get(place, 0.0) >= _SMALLEST_SHARE * sum(steps) / count
     ]
     return tuple(sorted(found, key=lambda each: -each.seconds - each.backward_seconds))
+
+
+def find_inside(events: Events, host: Host, steps: int) -> dict[str, Inside]:
+    """Of each suspect the function of a library that takes the most of its time in Python."""
+    found: dict[str, Inside] = {}
+    for (site, phase, name), seconds in host.libraries.most_common():
+        text = events.names[name]
+        parts = FRAME_NAME.fullmatch(text)
+        told = f"{parts.group(1)}:{parts.group(2)} in {parts.group(3)}" if parts else text
+        found.setdefault(key_of(events, (site, phase)), Inside(told, seconds / steps))
+    return found
 
 
 def _backward(seconds: Counter[Place]) -> Mapping[Place, float]:
@@ -84,7 +99,7 @@ def key_of(events: Events, place: Place) -> str:
 
 def find_growth(events: Events, host: Host, steps: Sequence[float]) -> Growth | None:
     """The line that takes longer from step to step, where the steps do."""
-    slope = _slope(steps)
+    slope = find_slope(steps)
     if slope is None or slope[1] <= 0:
         return None
     rows: dict[Place, list[float]] = defaultdict(lambda: [0.0] * len(steps))
@@ -92,7 +107,11 @@ def find_growth(events: Events, host: Host, steps: Sequence[float]) -> Growth | 
         for owner, seconds in owners.items():
             if step >= 0:
                 rows[owner.site, owner.phase][step] += seconds
-    slopes = {place: found for place, row in rows.items() if (found := _slope(row)) is not None}
+    slopes = {
+        place: found
+        for place, row in rows.items()
+        if (found := find_slope(_beside(row, steps))) is not None
+    }
     worst = max(slopes, key=lambda place: slopes[place][0], default=None)
     if worst is None or slopes[worst][1] <= 0 or worst[0] < 0:
         return None
@@ -109,7 +128,16 @@ def find_growth(events: Events, host: Host, steps: Sequence[float]) -> Growth | 
     )
 
 
-def _slope(values: Sequence[float]) -> tuple[float, float, float] | None:
+def _beside(row: Sequence[float], steps: Sequence[float]) -> list[float]:
+    """Seconds, as if the rest of every step had taken the same: what slows all is no growth."""
+    rests = [whole - part for part, whole in zip(row, steps, strict=True)]
+    usual = statistics.median(rests)
+    return [
+        part * usual / rest if rest > 0 else part for part, rest in zip(row, rests, strict=True)
+    ]
+
+
+def find_slope(values: Sequence[float]) -> tuple[float, float, float] | None:
     """By which each value is larger than the one before, from pairs half of them apart."""
     half = len(values) // 2
     if half < FEWEST_FOR_INTERVAL:

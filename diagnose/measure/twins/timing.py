@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import random
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from diagnose.measure.jobs import ROOT
@@ -26,10 +26,12 @@ class CouldNotTime(Exception):
 
 
 @contextlib.contextmanager
-def start_python(words: Sequence[str], ranks: int) -> Iterator[Process]:
+def start_python(
+    words: Sequence[str], ranks: int, variables: Mapping[str, str] | None = None
+) -> Iterator[Process]:
     """Python with these words, once or once for every rank, from the root of the repository."""
     launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
-    process = Process([*(launcher if ranks > 1 else ()), *words], cwd=ROOT)
+    process = Process([*(launcher if ranks > 1 else ()), *words], variables, cwd=ROOT)
     try:
         yield process
     finally:

@@ -6,7 +6,14 @@ import math
 from collections.abc import Callable, Sequence
 
 from diagnose.analyze import derive
-from diagnose.analyze.optimize.effects import is_bundle, is_whole, speed, starts_elsewhere, widest
+from diagnose.analyze.optimize.effects import (
+    break_even_steps,
+    is_bundle,
+    is_whole,
+    speed,
+    starts_elsewhere,
+    widest,
+)
 from diagnose.analyze.optimize.experiment import (
     Outcome,
     Timed,
@@ -97,7 +104,7 @@ def before_after(outcomes: Sequence[Outcome]) -> list[str]:
 
 
 def evidence(outcomes: Sequence[Outcome]) -> list[str]:
-    """What each verdict rests on: control, margin, cross-check and the family's p."""
+    """What each verdict rests on: control, cross-check and the family's p."""
     timed = [(each, each.timed) for each in outcomes if each.timed is not None]
     return table(
         timed,
@@ -105,7 +112,6 @@ def evidence(outcomes: Sequence[Outcome]) -> list[str]:
             Column("change", lambda row: row[0].name),
             Column("scope", lambda row: row[0].comparison.scope, left=True),
             Column("same code against itself", lambda row: row[1].control),
-            Column("margin", lambda row: row[1].margin, PERCENT),
             Column("speed-up by paired t", lambda row: row[1].cross_check, TIMES),
             Column("p", lambda row: f"{row[1].p_value:.2g}"),
             Column("p after Holm", lambda row: _p_text(row[0].family_p)),
@@ -121,13 +127,21 @@ def facts(outcomes: Sequence[Outcome]) -> list[str]:
         known = [
             f"{_fact_name(name)} {_fact(name, v)}" for name, v in each.comparison.facts.items()
         ]
-        known += each.comparison.notes
+        known += [*_pay_back(each.comparison), *each.comparison.notes]
         if known:
             text, place = "; ".join(known), f"{each.name}, {each.comparison.scope}"
             # Every scope of a change carries the same facts, so they stand on one line.
             line = f"- {escape(place)}: {prose(text)}"
             lines.setdefault((each.comparison.key, text), line)
     return ["\n".join(lines.values())] if lines else []
+
+
+def _pay_back(comparison: Comparison) -> list[str]:
+    if "compile_seconds" not in comparison.facts or comparison.after is None:
+        return []
+    steps = break_even_steps(comparison)
+    scope = comparison.scope
+    return ["never earned back" if steps is None else f"earned back after {steps:,} x {scope}"]
 
 
 def _rank(outcome: Outcome) -> tuple[bool, bool, float]:
@@ -201,7 +215,7 @@ def _equality(outcome: Outcome) -> Cell:
 _TIMES: tuple[Column[Outcome], ...] = (
     Column("before ms", _timed(lambda tried, _: _seconds(tried.before)), MILLISECONDS),
     Column("after ms", _timed(lambda tried, _: _seconds(tried.after)), MILLISECONDS),
-    Column("speed-up (95 % interval)", _timed(lambda _, timed: timed.speedup), TIMES),
+    Column("speed-up (99 % interval)", _timed(lambda _, timed: timed.speedup), TIMES),
     Column("verdict", _verdict, left=True),
 )
 _EXPERIMENT_COLUMNS: tuple[Column[Outcome], ...] = (
@@ -217,7 +231,7 @@ _EXPERIMENT_COLUMNS: tuple[Column[Outcome], ...] = (
 
 
 def _fact_name(name: str) -> str:
-    for unit in ("_seconds", "_bytes", "_share"):
+    for unit in ("_seconds", "_microseconds", "_bytes", "_share"):
         name = name.removesuffix(unit)
     return name.replace("_", " ")
 
@@ -233,6 +247,8 @@ def _fact(name: str, value: Setting) -> str:
         return scaled(value, "B")
     if name.endswith("_share"):
         return percent(value)
+    if name.endswith("_microseconds"):
+        return f"{number(value, 3)} µs"
     return f"{number(value)} s" if name.endswith("_seconds") else f"{value:g}"
 
 

@@ -81,6 +81,7 @@ def draw_ladder(steps: Sequence[LadderStep]) -> Figure:
         bars,
         Step("all together", end, last.is_proven, reached),
         axis=f"ms per {label(last.outcome.comparison.scope)}",
+        level="99 %",
     )
 
 

@@ -73,7 +73,7 @@ def all_together(record: OptimizeRecord, outcomes: Sequence[Outcome]) -> list[st
         gain = f"{100 * (share[1].value - share[0].value):+.0f} points"
         cells = [written(each, PERCENT) for each in share]
         rows.append(("power ÷ limit", *cells, gain, "44 % → 71 %, +27 points"))
-    headers = ["all changes together", "before", "after", "gain (95 % interval)", "first report"]
+    headers = ["all changes together", "before", "after", "gain (99 % interval)", "first report"]
     columns = [_cell(at, header) for at, header in enumerate(headers)]
     sides = f"{whole.comparison.before_text} → {whole.comparison.after_text}."
     reason = watts[0].reason or watts[1].reason
@@ -108,7 +108,7 @@ def ladder(record: OptimizeRecord, outcomes: Sequence[Outcome]) -> list[str]:
     columns: list[Column[tuple[str, Measurement, LadderStep | None]]] = [
         Column("changes so far", lambda row: row[0]),
         Column(
-            "all of them (95 % interval)", lambda row: row[2].together if row[2] else None, TIMES
+            "all of them (99 % interval)", lambda row: row[2].together if row[2] else None, TIMES
         ),
         Column("verdict", lambda row: row[2].outcome.verdict if row[2] else None, left=True),
         Column("this one on top", lambda row: row[2].more if row[2] else None, TIMES),
@@ -145,26 +145,23 @@ def plan_table(outcomes: Sequence[Outcome]) -> list[str]:
         Column("parts", lambda row: code(", ".join(row.parts)), left=True),
         Column("predicted", _predicted, TIMES),
         Column(
-            "measured (95 % interval)", lambda row: row.measured or _not_timed(row.outcome), TIMES
+            "measured (99 % interval)", lambda row: row.measured or _not_timed(row.outcome), TIMES
         ),
         Column("difference", lambda row: row.difference or _no_difference(row), PERCENT),
         Column("what it says", lambda row: row.interaction, left=True),
         Column("answers that change", lambda row: _changed(row.outcome)),
     ]
-    left_out: dict[str, list[str]] = {}
-    for each in plans:
-        comparison = each.outcome.comparison
-        if text := comparison.facts.get("left_out"):
-            left_out.setdefault(str(text), []).append(comparison.title)
-    lines = [
-        f"- Left out here of {prose(', '.join(titles))}: {prose(text)}."
-        for text, titles in left_out.items()
-    ]
+    scales = {fact_of(each.outcome.comparison, "batch_scale") for each in plans} - {None, 1.0}
+    lines = [f"- Batches are {number(scale)} of the guide's." for scale in scales if scale]
+    inert = {key for each in plans for key in each.inert}
+    if inert:
+        names = code(", ".join(sorted(inert)))
+        lines.append(f"- Set, but without effect on this device: {names}.")
     return [*table(plans, columns), *(["\n".join(lines)] if lines else [])]
 
 
 def _predicted(plan: Plan) -> Cell:
-    unknown = f"not measured alone on the plan's questions: {', '.join(plan.missing)}"
+    unknown = f"not timed in the plan's own blocks: {', '.join(plan.missing)}"
     return missing(unknown) if plan.predicted is None else plan.predicted
 
 
@@ -221,7 +218,7 @@ def coverage(outcomes: Sequence[Outcome]) -> list[str]:
         Column("stop", _stop, left=True),
         Column("coverage", lambda row: _both(row, "coverage_share", _SHARE)),
         Column("mean tokens written", lambda row: _both(row, "mean_tokens", AS_READ)),
-        Column("time before ÷ after (95 % interval)", _ratio, TIMES),
+        Column("time before ÷ after (99 % interval)", _ratio, TIMES),
         Column("answers that change", _changed),
     ]
     words = (
@@ -257,11 +254,6 @@ def _lengths(facts: Comparison) -> list[str]:
         f"The {count:g} reference answers have {number(mean, 3)} tokens on average and "
         f"{longest:g} at most; {percent(within)} have 10 or fewer."
     )
-    if facts.facts.get("asks_usual_answers_only") is True:
-        words += (
-            " Coverage counts them all. The passes ask only questions with answers of 10 or fewer, "
-            "which is what a CPU has time for: with a natural stop, a limit above gains nothing."
-        )
     return [prose(words)]
 
 

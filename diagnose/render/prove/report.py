@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -10,10 +11,17 @@ from diagnose.analyze.prove import prove
 from diagnose.analyze.script.words import name_line
 from diagnose.analyze.units import BYTES, MILLISECONDS, Unit, number, percent
 from diagnose.records.header import Reading
-from diagnose.records.prove import AFTER, Equality, LineChange, Proof, ProveRecord, Speed
+from diagnose.records.prove import (
+    AFTER,
+    Equality,
+    LineChange,
+    Proof,
+    ProveRecord,
+    SideFacts,
+    Speed,
+)
 from diagnose.records.stats import Interval
-from diagnose.render.markdown import Markup, prose
-from diagnose.render.optimize.annotations import warn
+from diagnose.render.markdown import Markup, github_warning, prose
 from diagnose.render.page import Page, Place, Section
 from diagnose.render.part import Part
 from diagnose.render.table import Cell, Column, code, missing, table, written
@@ -57,6 +65,8 @@ def _sides(proof: Proof) -> list[str]:
         _Row("peak memory", *(written(each, BYTES) for each in proof.memory_bytes)),
         _Row("energy per step", *(written(each, JOULES) for each in proof.joules_per_step)),
     ]
+    if speed.samples_per_second is not None:
+        rows.insert(1, _Row("samples per second", *map(number, speed.samples_per_second)))
     columns: list[Column[_Row]] = [
         Column("", lambda row: row.what),
         Column(proof.before, lambda row: row.before),
@@ -119,7 +129,7 @@ def annotate(proof: Proof) -> list[str]:
     slower = [each for each in proof.lines if each.side == AFTER]
     named = [each for each in slower if each.edited] or slower
     return [
-        warn(
+        github_warning(
             each.file,
             each.line,
             f"takes {number(each.after_ms, 3)} ms per step, before {number(each.before_ms, 3)} ms",
@@ -172,15 +182,22 @@ def _phases(proof: Proof) -> list[str]:
 def _method(record: ProveRecord, proof: Proof) -> list[tuple[str, Cell]]:
     control = proof.speed.control
     rows: list[tuple[str, Cell]] = [
-        ("before", f"{record.before.title} ({record.before.script})"),
-        ("after", f"{record.after.title} ({record.after.script})"),
+        ("before", _named(record.before)),
+        ("after", _named(record.after)),
         ("blocks of three windows", proof.speed.blocks),
         ("confidence of the interval, at any time", percent(proof.speed.confidence)),
         ("steps compared", proof.equality.steps),
     ]
+    if record.arguments:
+        rows.append(("arguments of the script", shlex.join(record.arguments)))
     if control is not None:
         rows.append(("before against itself", Reading(control)))
     return rows
+
+
+def _named(facts: SideFacts) -> str:
+    git = f", commit {facts.commit[:12]}, tree {facts.tree[:12]}" if facts.commit else ""
+    return f"{facts.title} ({facts.script}{git})"
 
 
 def figures(record: ProveRecord) -> Mapping[str, Callable[[], Figure]]:

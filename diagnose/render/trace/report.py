@@ -19,6 +19,7 @@ from diagnose.records.trace import (
     UNRECORDED,
     Device,
     KernelGroup,
+    MemoryUse,
     Piece,
     RankTrace,
     TraceDiagnosis,
@@ -28,7 +29,8 @@ from diagnose.render.figures import BLUE, FAINT, GREEN, INK, ORANGE, PURPLE, SKY
 from diagnose.render.markdown import prose
 from diagnose.render.page import Page, Place, Section, image
 from diagnose.render.part import Part
-from diagnose.render.script import bullets, excluded_lines, summarize_causes, suspect_columns
+from diagnose.render.script.report import bullets, suspect_columns
+from diagnose.render.script.terminal import excluded_lines, layout_causes
 from diagnose.render.table import Cell, Column, code, pairs, table
 
 if TYPE_CHECKING:
@@ -60,7 +62,7 @@ _NAMES = {"python": "Python", "loader": "loader wait", "sync": "synchronizing ca
 
 def summarize(record: TraceRecord) -> str:
     diagnosis, rank = diagnose(record), slowest(record)
-    lines = summarize_causes(diagnosis)
+    lines = [each.text for each in layout_causes(diagnosis)]
     if rank.device is not None:
         idle = [f"{_name(kind)} {number(s * 1e3, 3)}" for kind, s in idle_seconds(rank).items()]
         lines.append(f"  idle in ms per step, by what the host did: {', '.join(idle)}")
@@ -78,7 +80,6 @@ def _name(kind: str) -> str:
 
 def page(record: TraceRecord) -> Page:
     diagnosis, rank = diagnose(record), slowest(record)
-    seconds = [each.seconds for each in rank.steps]
     return Page(
         header=record.header,
         title=f"{record.header.label}: what the trace of {record.script} shows",
@@ -102,7 +103,7 @@ def page(record: TraceRecord) -> Page:
         method=[
             ("files", ", ".join(each.file for each in record.ranks)),
             ("a step ends with", rank.boundary),
-            ("steps seen", len(seconds)),
+            ("steps seen", rank.steps_found),
             ("gains", "bounds by replay of the trace without that work; nothing was tried"),
         ],
     )
@@ -114,7 +115,7 @@ def _first_screen(record: TraceRecord, diagnosis: TraceDiagnosis) -> list[str]:
     columns: list[Column[ScriptFinding]] = [
         Column("cause", lambda each: each.cause),
         Column("line", lambda each: code(name_line(each.file, each.line)), left=True),
-        Column("seen, ms per step", lambda each: each.gain_ms / 1e3, MILLISECONDS),
+        Column("likely, ms per step", lambda each: each.gain_ms / 1e3, MILLISECONDS),
         Column("of a step", lambda each: each.share, PERCENT),
         Column("at most, ms per step", lambda each: each.gain_ci[1] / 1e3, MILLISECONDS),
     ]
@@ -126,6 +127,9 @@ def _first_screen(record: TraceRecord, diagnosis: TraceDiagnosis) -> list[str]:
             [(_name(kind), f"{number(s * 1e3, 3)} ms") for kind, s in idle_seconds(rank).items()],
             "idle per step, while the host is in",
         )
+    if rank.memory is not None:
+        where = "device" if rank.memory.on_device else "host"
+        blocks += pairs(_memory_rows(rank.memory), f"memory of the {where}")
     return blocks
 
 
@@ -148,9 +152,18 @@ def _device_rows(rank: RankTrace, device: Device) -> list[tuple[str, Cell]]:
         ]
     if device.graph_launches:
         rows.append(("graph launches", device.graph_launches))
-    if rank.memory_events:
-        rows.append(("memory events per step", number(rank.memory_events, 3)))
-        rows.append(("allocated per step", BYTES.write(rank.allocated_bytes)))
+    return rows
+
+
+def _memory_rows(memory: MemoryUse) -> list[tuple[str, Cell]]:
+    rows: list[tuple[str, Cell]] = [
+        ("allocations and frees per step", number(memory.events, 3)),
+        ("allocated per step", BYTES.write(memory.allocated_bytes)),
+    ]
+    if memory.peak_bytes:  # old traces tell changes only
+        rows.append(("peak", BYTES.write(memory.peak_bytes)))
+    if memory.growth_bytes:
+        rows.append(("more after each step", BYTES.write(memory.growth_bytes)))
     return rows
 
 
@@ -208,9 +221,9 @@ def _kernels(rank: RankTrace) -> list[str]:
     columns: list[Column[KernelGroup]] = [
         Column("operator", lambda each: code(each.operator)),
         Column("line", lambda each: code(_where(each)), left=True),
-        Column("pass", lambda each: "backward" if each.backward else "forward", left=True),
         Column("kernels per step", lambda each: number(each.kernels, 3)),
         Column("ms per step", lambda each: each.seconds, MILLISECONDS),
+        Column("backward ms", lambda each: each.backward_seconds or None, MILLISECONDS),
     ]
     return table(rank.kernels[:MOST_ROWS], columns)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
+import pytest
 import torch
 from torch.utils.data import default_collate
 
@@ -69,6 +70,7 @@ def as_the_script_does() -> list[torch.Tensor]:
     return list(model.parameters())
 
 
+@pytest.mark.long
 def test_the_stage_trains_what_the_script_trains() -> None:
     torch.manual_seed(SEED)
     untrained = list(DGCA(DGCAConfig.from_size(SIZE), ORIGINAL).parameters())

@@ -40,6 +40,8 @@ from tests.support.dgca_runs import (
     start,
 )
 
+pytestmark = pytest.mark.long
+
 STEPS = 60
 PLAN = ("--max_steps", STEPS, "--save_steps", 25)
 

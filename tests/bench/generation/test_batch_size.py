@@ -101,6 +101,7 @@ def test_a_probe_looks_at_the_hardest_question(context: Context) -> None:
     assert batch["attention_mask"].all()
 
 
+@pytest.mark.long
 def test_a_probe_runs_a_forward_pass_and_whole_answers(
     context: Context, monkeypatch: pytest.MonkeyPatch
 ) -> None:

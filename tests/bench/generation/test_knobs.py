@@ -12,7 +12,6 @@ from bench.optimizations.generation import PLANS, PlanParts, make_treatment
 from bench.optimizations.generation_lab import (
     BATCHES_PER_WORKER,
     PASS,
-    SHORT,
     Evaluator,
     open_pass,
     padding_facts,
@@ -95,7 +94,6 @@ def test_a_low_limit_changes_answers_and_says_so(real: Treatment) -> None:
     assert optimization.facts is not None
     facts = optimization.facts(LAB)
     assert facts["may_change_answers"] is True
-    assert facts["asks_usual_answers_only"] is True
     before, after = facts["before_mean_tokens"], facts["after_mean_tokens"]
     assert isinstance(before, float)
     assert isinstance(after, float)
@@ -125,6 +123,7 @@ def test_every_knob_can_be_tried_and_keeps_its_claim(optimization: Optimization)
     assert sorted(answered) == list(range(trial.samples_per_step))
 
 
+@pytest.mark.child
 def test_two_processes_answer_like_one(tmp_path: Path) -> None:
     """Also with loader processes of their own, as plan C has them."""
     evaluator = Evaluator(GENERATION)
@@ -136,6 +135,7 @@ def test_two_processes_answer_like_one(tmp_path: Path) -> None:
         assert list(shared.run()) == list(expected), "in the order of the questions, every time"
 
 
+@pytest.mark.child
 def test_a_rank_that_cannot_start_ends_the_trial() -> None:
     with pytest.raises(RuntimeError, match="a rank ended before it was ready"):
         Ranks(_fail, dict(enumerate(open_questions(None, 4))), Settings(2, processes=2))
@@ -185,7 +185,8 @@ def test_sorting_saves_padding_and_changes_no_answer() -> None:
 
 
 def test_what_cannot_act_here_is_not_applicable(monkeypatch: pytest.MonkeyPatch) -> None:
-    reasons = {each.key: each.obstacle(FAKE_LAB) for each in FAKE.optimizations}
+    known = (*FAKE.optimizations, *FAKE.parts)
+    reasons = {each.key: each.obstacle(FAKE_LAB) for each in known}
     for key in ("pin_memory", "non_blocking"):
         assert "not applicable on the CPU" in reasons[key]
         assert FAKE.find(key).obstacle(Lab(torch.device("cuda"), SIZE, 0)) == ""
@@ -197,59 +198,46 @@ def test_what_cannot_act_here_is_not_applicable(monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.parametrize("plan", PLANS, ids=lambda plan: plan.key)
-def test_a_plan_is_made_of_knobs_that_ask_the_same_questions_alone(plan: PlanParts) -> None:
-    assert set(plan.parts) <= set(KEYS)
-    facts = FAKE.find(plan.key).facts
-    assert facts is not None
-    told = facts(FAKE_LAB)
-    assert "pin_memory (not applicable" in str(told["left_out"])
-    assert "workers_4 (at most" in str(told["left_out"])
-    used = str(told["parts"]).split(", ")
-    assert set(used) < set(plan.parts)
-    parts = [FAKE.find(key) for key in used]
-    (count,) = {samples_of(each.before, FAKE_LAB) for each in (FAKE.find(plan.key), *parts)}
-    assert all(
-        part.facts is None or not part.facts(FAKE_LAB).get("starts_elsewhere") for part in parts
-    )
+def test_a_plan_has_all_its_parts_and_they_ask_the_same_questions(plan: PlanParts) -> None:
+    made = FAKE.find(plan.key)
+    assert made.facts is not None
+    told = made.facts(FAKE_LAB)
+    assert str(told["parts"]).split(", ") == list(plan.parts)
+    assert str(told["inert"]).split(", ") == ["pin_memory", "non_blocking"]
+    assert told["batch_scale"] == SIZE.batch_size / 32
+    if "processes_2" not in plan.parts:  # there is no card here that processes could share
+        assert made.facts(Lab(torch.device("cuda"), SIZE, 0))["inert"] == ""
+    assert [each.key for each in made.parts] == list(plan.parts)
+    acting = [each for each in made.parts if not each.obstacle(FAKE_LAB)]
+    (count,) = {
+        samples_of(each.before, FAKE_LAB) for each in (made, *acting) if each.key != "processes_2"
+    }
     size = told["after_batch_size"]
     assert isinstance(size, int)
     assert count % size == 0, "batches are whole in the plans that make them larger"
 
 
-def test_on_an_accelerator_the_loader_is_part_of_the_plan() -> None:
-    lab = Lab(torch.device("cuda"), SIZE, 0)
-    loader, plan = FAKE.find("workers_4").facts, FAKE.find("plan_a").facts
-    assert loader is not None
-    assert plan is not None
-    assert "starts_elsewhere" not in loader(lab)
-    assert str(plan(lab)["parts"]).split(", ") == list(PLANS[0].parts)
-
-
-@pytest.mark.parametrize("key", ["workers_4", "prefetch_2"])
 @pytest.mark.parametrize("cores", [1, 2, 64])
 def test_loader_processes_have_batches_to_load_ahead(
-    key: str, cores: int, monkeypatch: pytest.MonkeyPatch
+    cores: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("os.sched_getaffinity", lambda pid: set(range(cores)))
     workers = min(4, cores)
     assert workers_here() == workers
-    optimization = make_treatment(GENERATION).find(key)
+    made = make_treatment(GENERATION)
+    assert made.find("workers_4").title.startswith(f"{workers} loader process(es)")
+    optimization = made.find("prefetch_2")
     for each in (optimization.before, optimization.after):
         batches = samples_of(each, FAKE_LAB) // SIZE.batch_size
         assert batches >= BATCHES_PER_WORKER * workers
     assert optimization.facts is not None
     assert optimization.facts(FAKE_LAB)["after_workers"] == workers
-    if key == "workers_4":
-        assert optimization.title.startswith(f"{workers} loader process(es)")
 
 
-def test_on_the_cpu_answers_are_usual_and_small_data_are_asked_again() -> None:
+def test_the_questions_of_a_small_data_set_are_asked_again() -> None:
     asked = Evaluator(GENERATION, lambda lab: 50).questions(FAKE_LAB)
     assert list(asked) == list(range(50))
-    assert max(len(text) for each in asked.values() for text in each.references) <= SHORT
-    assert len({each.key for each in asked.values()}) < 20, "some have longer answers"
-    assert Evaluator(GENERATION).asks_usual_answers_only(FAKE_LAB)
-    assert not Evaluator(GENERATION).asks_usual_answers_only(Lab(torch.device("cuda"), SIZE, 0))
+    assert len({each.key for each in asked.values()}) == SIZE.shape.get("rows", 20)
 
 
 def samples_of(side: Side, lab: Lab) -> int:
@@ -261,7 +249,7 @@ def samples_of(side: Side, lab: Lab) -> int:
 def test_the_command_tries_knobs_and_plans(tmp_path: Path) -> None:
     outcome = diagnose(
         "optimize", "--workload", "textgen", "--size", "tiny", "--smoke", "--samples", 1000,
-        "--only", "batch_4", "pin_memory", "tokens_8", "plan_b", "--label", "g",
+        "--only", "batch_4", "plan_b", "tokens_16", "--label", "g",
         "--reports", tmp_path,
     )  # fmt: skip
     assert outcome.code == 0, outcome.err
@@ -269,9 +257,14 @@ def test_the_command_tries_knobs_and_plans(tmp_path: Path) -> None:
     assert record["samples"] == 1000
     made = {(each["key"], each["form"]): each for each in record["comparisons"]}
     assert made["pin_memory", "after"]["status"] == "skipped"
+    plan = made["plan_b", "after"]
+    for key in ("batch_double", "tokens_8", "workers_4"):
+        assert made[key, "after"]["facts"]["within"] == "plan_b"
+        assert made[key, "after"]["before"] == plan["before"], "the same slots of the base"
+    assert "within" not in made["tokens_16", "after"]["facts"], "asked for alone"
     leaked = made["batch_4", "as published"]
     assert leaked["before"] is None, "nothing is timed that is not equal"
-    assert made["plan_b", "after"]["facts"]["parts"] == "batch_double, tokens_8"
+    assert plan["facts"]["inert"] == "pin_memory, non_blocking"
     (mapped,) = record["maps"]
     assert mapped["form"] == "evaluation pass"
 
@@ -282,3 +275,26 @@ def test_samples_need_a_job_that_evaluates(tmp_path: Path) -> None:
     )
     assert outcome.code == 2
     assert "evaluates nothing, so --samples has no use" in outcome.complaint
+
+
+def test_a_config_is_built_for_every_batch_or_once_and_it_is_the_one_in_use(
+    real: Treatment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import transformers
+
+    built = []
+
+    class Counted(transformers.GenerationConfig):  # type: ignore[misc]
+        def __init__(self, **options: object) -> None:
+            built.append("eos_token_id" in options)
+            super().__init__(**options)
+
+    monkeypatch.setattr(transformers, "GenerationConfig", Counted)
+    optimization, counts = real.find("config_once"), []
+    for each in (optimization.before, optimization.after):
+        with each.trials[PASS](LAB) as trial:
+            trial.step()
+            built.clear()
+            trial.step()
+            counts.append(sum(built))
+    assert counts == [trial.samples_per_step // LAB.size.batch_size, 0]

@@ -75,6 +75,7 @@ def test_a_loss_that_is_not_finite_ends_training(parts: Parts) -> None:
         list(fit(trainer, parts, seed=0, epochs=3))
 
 
+@pytest.mark.long
 def test_what_torch_compile_did_is_told(
     parts: Parts, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

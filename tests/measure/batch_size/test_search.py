@@ -23,7 +23,6 @@ from diagnose.measure.batch_size.plan import (
     Wanted,
     choose_confirmation,
     choose_sweep,
-    crops_factor,
     explain_stop,
     find_ceiling,
     guess,
@@ -40,7 +39,13 @@ from diagnose.measure.batch_size.search import (
 )
 from diagnose.measure.ranks.job.rendezvous import Place
 from diagnose.measure.session import Refused
-from diagnose.records.batch_size import Probe, fit_memory, largest_fitting, smallest_failing
+from diagnose.records.batch_size import (
+    Probe,
+    crops_factor,
+    fit_memory,
+    largest_fitting,
+    smallest_failing,
+)
 from diagnose.records.header import Reading
 
 UNKNOWN = Reading(None, "not measured here")
@@ -344,3 +349,9 @@ def test_every_rank_sees_its_own_card() -> None:
     assert own_card(place, {}) == {"CUDA_VISIBLE_DEVICES": "1"}
     assert own_card(place, {"CUDA_VISIBLE_DEVICES": "5,7"}) == {"CUDA_VISIBLE_DEVICES": "7"}
     assert own_card(place, {"CUDA_VISIBLE_DEVICES": "5"}) == {}
+
+
+@pytest.mark.parametrize("listed", [(4, 4), (12, 8), (1, 8, 4)])
+def test_caps_that_do_not_increase_are_refused(listed: tuple[int, ...]) -> None:
+    with pytest.raises(Refused, match="must increase"):
+        plan_configurations("vqa", {"max_crops": 4}, Wanted(max_crops=listed))

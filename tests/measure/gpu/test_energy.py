@@ -153,9 +153,3 @@ def test_thinning_keeps_the_mean_and_the_limit() -> None:
     assert thin.at[0] >= 10.0
     few = thin_out(power, 1.0, 1.05, 600)
     assert len(few.at) == 6
-
-
-def test_no_window_no_number() -> None:
-    counter = sample(wave_joules, 4, 0.1)
-    for join in (count_joules, integrate_watts, count_growth):
-        assert join(counter, []).value is None

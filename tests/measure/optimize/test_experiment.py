@@ -15,15 +15,16 @@ from diagnose.measure.clock import SMOKE
 from diagnose.measure.machine.device import open_device
 from diagnose.measure.optimize.equality import compare_outcomes
 from diagnose.measure.optimize.experiment import (
-    FEWEST_BLOCKS,
+    LARGEST_FAMILY,
     MOST_BLOCKS,
     Bench,
+    decided_rule,
     run_experiments,
-    wide_enough_rule,
 )
 from diagnose.measure.optimize.optimizer import EXPERIMENT_KEYS, choose
 from diagnose.measure.session import Refused
 from diagnose.records.experiments import Comparison
+from diagnose.records.sequential import fewest_blocks
 from diagnose.workload import Lab, Optimization, Side, Size, Trial
 from tests.support.records.parts import machine
 
@@ -64,7 +65,7 @@ def test_equal_sides_are_timed_in_blocks_of_three() -> None:
     assert made.after is not None
     blocks = {len(m.timing.slot_seconds) for m in (made.before, made.control, made.after)}
     assert len(blocks) == 1
-    assert FEWEST_BLOCKS <= blocks.pop() <= MOST_BLOCKS
+    assert fewest_blocks() <= blocks.pop() <= MOST_BLOCKS
 
 
 def test_a_different_result_is_never_timed() -> None:
@@ -111,30 +112,36 @@ def test_every_published_form_is_judged_in_its_own_condition() -> None:
     assert seen == ["real data", "real data", "constant lengths", "constant lengths"]
 
 
-STEADY, WIDE = [1.0] * 12, [1.0 + 0.3 * (i % 2) for i in range(12)]
+STEADY, WILD = [1.0] * 12, [1.0 + 0.3 * (i % 2) for i in range(12)]
 
 
 @pytest.mark.parametrize(
     ("most_blocks", "afters", "unmet"),
     [
-        (MOST_BLOCKS, [STEADY], [""]),
-        (MOST_BLOCKS, [WIDE], ["interval ±"]),
-        (12, [WIDE], [""]),
-        (MOST_BLOCKS, [[each / 10 for each in WIDE]], [""]),  # a tenth of a large gain will do
-        (MOST_BLOCKS, [STEADY, WIDE], ["", "interval ±"]),
+        (MOST_BLOCKS, [[0.8] * 12], [""]),
+        (MOST_BLOCKS, [WILD], ["undecided"]),
+        (12, [WILD], [""]),
+        (
+            MOST_BLOCKS,
+            [[each / 10 for each in WILD]],
+            [""],
+        ),  # large is enough
+        (MOST_BLOCKS, [[0.8] * 12, WILD], ["", "undecided"]),
     ],
 )
-def test_the_rule_stops_on_the_width_of_every_change(
+def test_the_rule_stops_when_every_change_is_decided(
     most_blocks: int, afters: list[list[float]], unmet: list[str]
 ) -> None:
-    before, control, *found = wide_enough_rule(most_blocks)([STEADY, STEADY, *afters])
+    before, control, *found = decided_rule(most_blocks)([STEADY, STEADY, *afters])
     assert before == control == max(found)
-    assert [each[:10] for each in found] == unmet
+    assert [each[:9] for each in found] == unmet
 
 
-def test_the_rule_waits_for_the_fewest_blocks() -> None:
-    few = f"only 11 of {FEWEST_BLOCKS} blocks"
-    assert wide_enough_rule()([[1.0] * 11] * 3) == [few] * 3
+def test_a_gain_must_be_provable_among_all_experiments() -> None:
+    needed = fewest_blocks(LARGEST_FAMILY)
+    for count, is_open in ((needed - 1, True), (needed, False)):
+        found = decided_rule()([[1.0] * count, [1.0] * count, [0.5] * count])
+        assert any(found) is is_open
 
 
 def test_the_command_line_knows_the_whole_catalogue() -> None:
@@ -142,7 +149,7 @@ def test_the_command_line_knows_the_whole_catalogue() -> None:
     assert choose("dgca", EXPERIMENT_KEYS, None) == EXPERIMENT_KEYS
     chosen = choose("dgca", EXPERIMENT_KEYS, ["gated_fusion", "apply_prompt"])
     assert chosen == ("apply_prompt", "gated_fusion")
-    with pytest.raises(Refused, match="has no optimisation 'x'; it has apply_prompt"):
+    with pytest.raises(Refused, match="has no optimization 'x'; it has apply_prompt"):
         choose("dgca", EXPERIMENT_KEYS, ["x"])
 
 

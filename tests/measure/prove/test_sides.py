@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import subprocess
+import tempfile
 from pathlib import Path
 
 import pytest
 
 from diagnose.measure.prove.session import find_cadence
-from diagnose.measure.prove.sides import Request, open_sides
+from diagnose.measure.prove.sides import PREFIX, Request, open_sides
 from diagnose.measure.session import Refused
 
 
@@ -80,6 +81,18 @@ def git_worktrees(repository: Path) -> list[str]:
     return done.stdout.splitlines()
 
 
+def test_a_submodule_is_linked(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("GIT_DIR")
+    commit = git(repository, "rev-parse", "HEAD").strip()
+    git(repository, "update-index", "--add", "--cacheinfo", f"160000,{commit},work/library")
+    git(repository, "commit", "-q", "-m", "library")
+    (repository / "work" / "library").mkdir()
+    (repository / "work" / "library" / "own.py").write_text("A = 1\n")
+    for request in (Request(("HEAD", "HEAD"), "train.py"), Request(("train.py", "train.py"))):
+        with open_sides(request) as sides:
+            assert (sides.before.cwd / "library" / "own.py").read_text() == "A = 1\n"
+
+
 def test_two_files_are_copies_that_can_be_written(repository: Path) -> None:
     Path("other.py").write_text("x = 4\nprint(x)\nprint(2)\n")
     with open_sides(Request(("train.py", "other.py"))) as sides:
@@ -87,11 +100,28 @@ def test_two_files_are_copies_that_can_be_written(repository: Path) -> None:
         sides.before.script.write_text("broken")
         assert (sides.after.cwd / "helper.py").read_text() == "A = 1\n"
         assert (sides.after.cwd / "data").is_symlink()
+        assert not sides.after.script.is_symlink()  # also if git does not track it
+        assert sides.after.script.resolve() == sides.after.script
         assert [(e.before_file, e.after_file, e.after_first) for e in sides.edits] == [
             ("train.py", "other.py", 3)
         ]
     assert Path("helper.py").read_text() == "A = 1\n"
     assert Path("train.py").read_text().startswith("x = 4")
+
+
+def test_a_script_in_a_folder_that_git_does_not_track(repository: Path) -> None:
+    for name in ("one", "two"):
+        folder = repository / "work" / "new" / name
+        folder.mkdir(parents=True)
+        (folder / "train.py").write_text(f"# {name}\n")
+        (folder / "helper.py").write_text("A = 1\n")
+        (folder / "rows.csv").write_text("1,2")
+    with open_sides(Request(("new/one/train.py", "new/two/train.py"))) as sides:
+        assert sides.after.script.resolve() == sides.after.script
+        assert sides.after.show(str(sides.after.script)) == "new/two/train.py"
+        (sides.after.script.parent / "helper.py").write_text("broken")
+        assert (sides.after.script.parent / "rows.csv").read_text() == "1,2"
+    assert (repository / "work" / "new" / "two" / "helper.py").read_text() == "A = 1\n"
 
 
 def test_files_outside_any_repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -135,6 +165,24 @@ def test_commits_need_a_repository(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         open_sides(Request(("main", "HEAD"), "train.py")),
     ):
         pass
+
+
+def test_what_a_killed_run_left_is_removed(repository: Path, tmp_path: Path) -> None:
+    """Its worktree too; a run that goes on keeps its own."""
+    request = Request(("HEAD", "HEAD~1"), "train.py")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("GIT_DIR")
+        patch.setattr(tempfile, "tempdir", str(tmp_path))
+        left = tmp_path / f"{PREFIX}left"
+        left.mkdir()
+        (left / "lock").touch()
+        git(repository, "worktree", "add", "-q", "--detach", str(left / "before"))
+        with open_sides(request) as running:
+            assert not left.exists()
+            with open_sides(request):
+                assert running.before.script.exists()
+    assert len(git_worktrees(repository)) == 1
+    assert not list(tmp_path.glob(f"{PREFIX}*"))
 
 
 def test_a_cadence_is_found_where_it_is_regular() -> None:

@@ -27,7 +27,14 @@ from diagnose.measure.ranks.scaling.options import (
     Way,
     select,
 )
-from diagnose.measure.ranks.scaling.replica import BucketLog, LossOf, RankLab, Replica, find_unused
+from diagnose.measure.ranks.scaling.replica import (
+    FLOAT16_SCALE,
+    BucketLog,
+    LossOf,
+    RankLab,
+    Replica,
+    find_unused,
+)
 from diagnose.records.header import Reading
 from diagnose.workload import Network, Size
 
@@ -236,6 +243,14 @@ def test_parameters_without_a_gradient_are_found() -> None:
     whole.unused = nn.Linear(2, 2)
     assert find_unused(whole, torch.ones(1, WIDTH)) == ["unused.weight", "unused.bias"]
     assert all(each.grad is None for each in whole.parameters())
+
+
+def test_a_loss_in_float16_is_scaled() -> None:
+    """Its small gradients would vanish, and a proof of equal gradients would compare zeros."""
+    network = Network(build=lambda size: nn.Linear(4, 4), loss=lambda model, x: model(x).mean())
+    model, batch = network.build(Size(1)), torch.full((2, 4), 1e-6)
+    plain, scaled = LossOf(network, model), LossOf(network, model, torch.float16)
+    assert scaled(batch).item() == pytest.approx(FLOAT16_SCALE * plain(batch).item(), rel=1e-2)
 
 
 def test_a_loss_that_is_no_tensor_is_refused() -> None:

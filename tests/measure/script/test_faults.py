@@ -12,12 +12,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
-from diagnose.records.script import Options
+from diagnose.measure.script.watch import boundary
+from diagnose.records.script import GARBAGE, Options
 from tests.support.cli import ROOT, command, start
 from tests.support.script_runs import run_script, write_script
 
-FAST = Options(steps=30, seconds=1.0, warmup=2)
+FAST = Options(steps=60, seconds=20.0, warmup=2)
 HEAD = """
 import multiprocessing, os, signal, subprocess, sys, threading, time
 import torch
@@ -45,7 +47,9 @@ def launch(
 
 def diagnosed(script: Path) -> tuple[subprocess.CompletedProcess[str], dict[str, Any]]:
     found = script.with_suffix(".json")
-    words = command("script", "--seconds", 2, "--steps", 40, "--warmup", 2, "--json", found, script)
+    words = command(
+        "script", "--seconds", 20, "--steps", 60, "--warmup", 2, "--json", found, script
+    )
     return launch(words, found)
 
 
@@ -83,7 +87,7 @@ def test_children_of_the_script_are_its_own(tmp_path: Path) -> None:
     done, diagnosis = diagnosed(script_of(tmp_path, code))
     assert done.returncode == 0, done.stderr
     assert done.stdout == "sub  7\n"
-    assert done.stderr.count("diagnose: A step") == 1
+    assert done.stderr.count(" steps in ") == 1
     assert "Traceback" not in done.stderr
     assert diagnosis["findings"]
 
@@ -100,40 +104,10 @@ def test_leaving_by_the_back_door_still_tells(tmp_path: Path) -> None:
     """
     done, diagnosis = diagnosed(script_of(tmp_path, code))
     assert done.returncode == 5
-    reason = "the script left by os._exit(5) after 5 steps; at least "
-    assert diagnosis["cannot_tell"][0]["reason"].startswith(reason)
-    assert reason in done.stderr
+    ending = "the script left by os._exit(5) after 5 steps"
+    assert diagnosis["notes"][0].startswith(ending)
+    assert ending in done.stderr
     assert done.stdout == ""
-
-
-def test_out_of_memory_in_a_change_is_noted_and_undone(tmp_path: Path) -> None:
-    code = """
-    import resource
-    class Hungry(torch.nn.Module):
-        def forward(self, x):
-            parts = [torch.ones(len(x), 500_000) for _ in range(6)]
-            return x + sum(each[:, :16] for each in parts)
-    model = torch.nn.Sequential(Hungry(), model)
-    data = torch.utils.data.TensorDataset(torch.randn(64, 16))
-    loader = torch.utils.data.DataLoader(data, batch_size=8)
-    update()
-    pages = int(open("/proc/self/statm").read().split()[0])
-    most = pages * resource.getpagesize() + 300_000_000
-    resource.setrlimit(resource.RLIMIT_AS, (most, most))
-    while True:
-        for (x,) in loader:
-            update(x)
-    """
-    done, diagnosis = diagnosed(script_of(tmp_path, code))
-    assert done.returncode == 0, done.stderr
-    verdict, _, frames = done.stderr.partition("The error that may be this tool's doing:\n")
-    assert "Traceback" not in verdict
-    assert frames.startswith("Traceback")
-    reasons = [each["reason"] for each in diagnosis["cannot_tell"]]
-    failed = next(each for each in reasons if "failed with RuntimeError: " in each)
-    assert "allocate memory" in failed
-    assert failed.endswith("4 batches kept in memory were trained on as one")
-    assert diagnosis["step_ms"]["median"] > 0
 
 
 @pytest.mark.alone
@@ -162,18 +136,9 @@ def test_a_killed_rank_is_named_by_the_other(tmp_path: Path) -> None:
     assert str(ROOT / "diagnose") not in theirs
 
 
-# With so little time two steps of warm-up, twelve plain and twelve sampled ones; then four mapped.
-@pytest.mark.parametrize(
-    ("step", "ending"),
-    [
-        (1, "more are needed"),
-        (8, "more are needed"),
-        (20, "more are needed"),
-        (29, "while its operators were counted"),
-        (40, "while changes were being tried"),
-    ],
-)
-def test_interrupted_in_every_pass(tmp_path: Path, step: int, ending: str) -> None:
+# Two steps of warm-up, six plain and eight sampled ones, four mapped; then trials.
+@pytest.mark.parametrize("step", [1, 5, 12, 19, 60])
+def test_interrupted_in_every_pass(tmp_path: Path, step: int) -> None:
     code = """
     def work():
         return sum(number * number for number in range(30_000))
@@ -184,12 +149,18 @@ def test_interrupted_in_every_pass(tmp_path: Path, step: int, ending: str) -> No
             os.kill(os.getpid(), signal.SIGINT)
     """
     script = script_of(tmp_path, code.replace("LAST", str(step)))
-    end, record, diagnosis = run_script(script, replace(FAST, seconds=0.01))
+    end, record, diagnosis = run_script(script, replace(FAST, steps=200))
     assert (end.code, end.interrupted) == (130, True)
     assert record.steps == step
-    assert record.missing.startswith(f"it was interrupted after {step} steps")
-    assert record.missing.endswith(ending)
-    assert record.missing in [each.reason for each in diagnosis.cannot_tell]
+    ended = f"it was interrupted after {step} steps"
+    if step == 1:
+        assert record.missing.startswith(ended)
+        assert not diagnosis.findings
+    else:
+        assert diagnosis.findings
+        assert diagnosis.notes[0].startswith(ended)
+        assert ("what this run computed" in " ".join(diagnosis.notes)) == (step == 60)
+        assert diagnosis.phases or step < 19
 
 
 def test_steps_of_another_thread_are_left_alone(
@@ -207,6 +178,32 @@ def test_steps_of_another_thread_are_left_alone(
     end, record, _ = run_script(script_of(tmp_path, code), FAST)
     assert (end.code, end.stopped, record.steps) == (0, False, 0)
     assert capfd.readouterr() == ("trained\n", "")
+
+
+def test_whole_steps_in_a_graph_are_only_watched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a stand-in for CUDA's graphs, which no hook inside sees replayed."""
+
+    class Graph:
+        def replay(self) -> None:
+            sum(range(20_000))
+
+    monkeypatch.setattr(boundary, "graph_class", lambda: Graph)
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", Graph)
+    code = """
+    for _ in range(3):
+        update()
+    graph = torch.cuda.CUDAGraph()
+    for _ in range(200):
+        graph.replay()
+    """
+    end, record, diagnosis = run_script(script_of(tmp_path, code), replace(FAST, seconds=0.2))
+    assert (end.code, end.stopped) == (0, False)
+    assert record.boundary == "graph replay"
+    assert record.step_seconds
+    assert not record.changes
+    assert any("whole steps are replayed as a CUDA graph" in each for each in diagnosis.notes)
 
 
 def test_what_the_script_put_into_torch_stays(tmp_path: Path) -> None:
@@ -231,10 +228,10 @@ def test_what_the_script_put_into_torch_stays(tmp_path: Path) -> None:
             for (x,) in torch.utils.data.DataLoader(data, batch_size=8):
                 update(x)
                 x.sum().item()
-                if len(calls) == 20:
+                if len(calls) == 16:  # before anything is changed
                     os.kill(os.getpid(), signal.SIGTERM)
         assert torch.nn.Module.__call__ is own_call and torch.Tensor.item is own_item
-        assert stop == [signal.SIGTERM] and len(calls) >= 20
+        assert stop == [signal.SIGTERM] and len(calls) >= 16
     finally:
         del torch.Tensor.item
         torch.nn.Module.__call__ = call
@@ -244,7 +241,7 @@ def test_what_the_script_put_into_torch_stays(tmp_path: Path) -> None:
     handler = signal.getsignal(signal.SIGTERM)
     end, record, _ = run_script(script_of(tmp_path, code), FAST)
     assert (end.code, end.error) == (6, "")
-    assert record.steps >= 20
+    assert record.steps >= 16
     assert any("Module.__call__" in note for note in record.notes)
     assert signal.getsignal(signal.SIGTERM) is handler
 
@@ -268,56 +265,96 @@ def test_the_scripts_error_is_shown_by_its_own_hook(
     end, record, _ = run_script(script_of(tmp_path, code), FAST)
     assert (end.code, end.error) == (1, "ValueError")
     assert capsys.readouterr().err == "own hook ['<module>', 'train']\n"
-    assert "(code 1) after 10 steps; at least" in record.missing
+    assert "(code 1) after 10 steps" in record.notes[0]
 
 
-def test_after_a_change_an_error_is_not_called_the_scripts(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("ending", "code", "named"),
+    [('raise ValueError("mine")', 0, "ValueError: mine"), ("sys.exit(6)", 6, "SystemExit: 6")],
+)
+def test_after_a_change_an_error_is_not_called_the_scripts(
+    tmp_path: Path, ending: str, code: int, named: str
+) -> None:
     """Even in a step in which nothing was changed: what was changed before may have led there."""
     end, record, diagnosis = run_script(
         script_of(
             tmp_path,
-            """
-            many = [torch.nn.Parameter(torch.ones(4)) for _ in range(300)]
-            optimizer = torch.optim.SGD(many, lr=0.01, foreach=False)
-            def update():
-                optimizer.zero_grad()
-                model(torch.cat(many).view(-1, 16)).sum().backward()
-                optimizer.step()
-            names = torch.optim.SGD.step.__code__, update.__code__
-            changed = False
+            f"""
+            import gc
+            def describe():
+                return sum(number * number for number in range(30_000))
+            plain, before, changes = describe.__code__, describe.__code__, 0
             for step in range(400):
                 update()
-                if (torch.optim.SGD.step.__code__, update.__code__) == names:
-                    flags = [group.get("fused") or group.get("foreach") for group
-                             in optimizer.param_groups]
-                    changed = changed or any(flags)
-                    if changed and not any(flags):
-                        raise ValueError("mine")
+                describe()
+                now = describe.__code__
+                changes += now is not before
+                # Late enough for a trial, and in none: not even in one of the garbage collector.
+                if step > 200 and changes > 4 and now is plain and not gc.get_freeze_count():
+                    {ending}
+                before = now
             """,
         ),
-        FAST,
+        replace(FAST, steps=300),
     )
-    assert (end.code, end.stopped, end.error) == (0, True, "")
-    assert end.frames.endswith("ValueError: mine\n")
+    assert (end.code, end.stopped, end.error) == (code, True, "")
+    assert end.frames.endswith(f"{named}\n")
     assert "train.py" in end.frames
     assert str(ROOT / "diagnose") not in end.frames
     assert diagnosis.findings
     assert not [each for each in record.changes if each.failed]
-    note = next(each for each in diagnosis.notes if "ValueError: mine" in each)
+    note = next(each for each in diagnosis.notes if named in each)
     assert "after these trials: " in note
-    assert "none yet" not in note
     assert "diagnose watch train.py" in note
 
 
-@pytest.mark.parametrize("steps", [4, 22])
-def test_too_few_steps_say_how_many_more(tmp_path: Path, steps: int) -> None:
+@pytest.mark.parametrize(("steps", "is_told"), [(2, False), (4, True), (24, True)])
+def test_whatever_was_seen_is_told(tmp_path: Path, steps: int, is_told: bool) -> None:
     script = script_of(tmp_path, f"for _ in range({steps}): update()\n")
     end, record, diagnosis = run_script(script, FAST)
     assert (end.code, end.stopped) == (0, False)
-    assert f"after {steps} steps; at least " in record.missing
-    assert diagnosis.findings == ()
-    assert diagnosis.sentence.startswith("No diagnosis")
-    assert diagnosis.cannot_tell[0].reason == record.missing
+    assert bool(diagnosis.findings) == is_told
+    assert diagnosis.step_ms is not None
+    assert bool(record.missing) == diagnosis.sentence.startswith("No diagnosis") == (not is_told)
+    if not is_told:
+        assert "after 2 steps, and the first 2 only warm up" in record.missing
+        assert diagnosis.cannot_tell[0].reason == record.missing
+
+
+def test_updates_by_hand_and_marked_steps_are_steps(tmp_path: Path) -> None:
+    by_hand = """
+    for _ in range(10**6):
+        model(torch.randn(8, 16)).sum().backward()
+        for each in model.parameters():
+            each.data -= 0.01 * each.grad
+            each.grad = None
+    """
+    marked = """
+    import diagnose
+    while True:
+        torch.randn(64, 64) @ torch.randn(64, 64)
+        diagnose.step()
+    """
+    for code, ends_with in ((by_hand, "backward pass"), (marked, "call of diagnose.step()")):
+        end, record, diagnosis = run_script(script_of(tmp_path, code), FAST)
+        assert end.stopped
+        assert record.boundary == ends_with
+        assert not [each for each in record.notes if "failed" in each]
+        assert diagnosis.findings
+
+
+def test_the_garbage_collector_is_told_apart_from_the_line_that_calls_it(tmp_path: Path) -> None:
+    code = """
+    import gc
+    index = [[number] for number in range(20_000)]
+    while True:
+        update()
+        gc.collect()
+    """
+    _, record, diagnosis = run_script(script_of(tmp_path, code), replace(FAST, steps=26))
+    seconds = {each.key: each.seconds for each in record.suspects}
+    assert max(seconds, key=lambda key: seconds[key]) == GARBAGE
+    assert "gc.freeze()" in diagnosis.findings[0].advice
 
 
 def test_an_update_moves_every_tensor_once(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections import UserDict
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -197,11 +198,11 @@ def test_batches_are_kept_served_joined_and_converted_once() -> None:
             feeds.serve(replaying, "replay")
             (served,) = next(iter(loader))
         assert any(served is kept[0] for kept in feed.batches)
-        assert feed.join()
-        with Patches() as joining:
-            feeds.serve(joining, "join")
-            (joined,) = next(iter(loader))
-        assert joined.flatten().tolist() == list(range(2 * MOST_KEPT))
+        assert feed.halve()
+        with Patches() as halving:
+            feeds.serve(halving, "half")
+            (half,) = next(iter(loader))
+        assert half.shape[0] == 1
         assert next(iter(loader))[0] is not served
     copies = KeptCopies(feeds)
     for _ in range(2):
@@ -211,15 +212,25 @@ def test_batches_are_kept_served_joined_and_converted_once() -> None:
             both = [served.double().t().float().contiguous() for _ in range(2)]
             assert both[0] is both[1]
             assert served.type() == "torch.LongTensor"
-            assert joined.clone().float() is not joined.clone().float()
+            assert half.clone().float() is not half.clone().float()
     assert served.float() is not served.float()
 
 
-def test_batches_of_other_shapes_are_not_joined() -> None:
-    feed = Feed(None, 2, None, None, 0, 0)
-    for number in range(MOST_KEPT):
-        feed.keep(torch.ones(1, 2 + number))
-    assert not feed.join()
+@pytest.mark.parametrize(
+    ("batch", "halved"),
+    [
+        (torch.ones(4, 2), True),
+        ({"x": torch.ones(4, 2), "name": "a", "none": None}, True),
+        ([torch.ones(4, 2), torch.ones(3)], False),  # rows of two kinds
+        ([torch.ones(1, 2)], False),
+        ([torch.ones(4, 2), torch.tensor(1.0)], False),
+        ([torch.ones(4, 2), UserDict(y=torch.ones(4))], False),  # it may hold rows of its own
+    ],
+)
+def test_only_batches_of_nothing_but_rows_are_halved(batch: Any, halved: bool) -> None:
+    feed = Feed(None, 4, None, None, 0, 0)
+    feed.keep(batch)
+    assert feed.halve() == halved
 
 
 @pytest.mark.parametrize(("part", "kept"), [(8, MOST_KEPT), (2, 2), (1, 1)])

@@ -12,15 +12,18 @@ from typing import Any
 import pytest
 import torch
 
+from diagnose.measure.script import plan
+from diagnose.measure.script.patches import Patches
 from diagnose.measure.script.plan import Timetable
 from diagnose.measure.script.ranks import Ranks
 from diagnose.measure.script.watch import ceilings
 from diagnose.measure.script.watch.growth import Lengths
+from diagnose.measure.script.watch.origins import Origins
+from diagnose.measure.script.watch.prints import Result
 from diagnose.measure.script.watch.suspects import Group, Judge
 from diagnose.measure.script.watch.where import Sources, Span, Spot, block_around, loop_around
-from diagnose.measure.script.watch.work import LineWork, Result, StepWork
+from diagnose.measure.script.watch.work import LineWork, Repeated, StepWork, find_repeated
 from diagnose.records.script import Options
-from diagnose.records.stats import FEWEST_FOR_ROBUST_INTERVAL
 from tests.support.script_runs import write_script
 
 LOOPS = """
@@ -92,18 +95,70 @@ def test_only_what_always_grows_is_called_growing(tmp_path: Path) -> None:
     assert {name for name, each in grown.items() if each.holds_graph} == {"total"}
 
 
+def test_anomaly_detection_is_off_only_as_long_as_that_is_tried() -> None:
+    origins = Origins(Sources(Path(__file__).parent))
+    with Patches() as patches:
+        origins.install(patches)
+        with torch.autograd.set_detect_anomaly(True):
+            with patches.part() as trial:
+                origins.switch_anomalies_off(trial)
+                assert not torch.is_anomaly_enabled()
+                torch.autograd.set_detect_anomaly(True)  # as a step may do again
+                assert not torch.is_anomaly_enabled()
+            assert torch.is_anomaly_enabled()
+    assert not torch.is_anomaly_enabled()
+    assert origins.anomaly_spot is not None
+
+
+class Metric(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.answers: list[torch.Tensor] = []
+
+
+def test_what_a_part_of_a_trained_model_keeps_is_found_without_a_name_for_it() -> None:
+    metric = Metric()
+    model = torch.nn.ModuleDict({"auroc": metric})
+    lengths = Lengths(Sources(Path.cwd()))
+    for step in range(6):
+        metric.answers.append(torch.ones(3))
+        lengths.look(None, step, [model])
+    (grown,) = lengths.growing()
+    assert (grown.name, grown.holds_tensors) == ("ModuleDict.auroc.answers", True)
+    assert grown.names == ["auroc", "answers"]
+
+
 def timetable(step_seconds: float, **options: Any) -> Timetable:
     table = Timetable(Options(seconds=60, **options), Ranks())
     table.plan(step_seconds)
     return table
 
 
-def test_passes_fit_into_the_time_but_never_below_what_an_interval_needs() -> None:
-    usual, slow = timetable(0.1), timetable(30.0)
-    assert usual.counts.plain + usual.counts.sampled < 600 / 2
-    assert slow.counts.plain == slow.counts.sampled == FEWEST_FOR_ROBUST_INTERVAL
-    assert slow.plan_blocks(30.0, 10, 0.4) == FEWEST_FOR_ROBUST_INTERVAL
-    assert timetable(0.001, steps=100).counts.plain <= 100
+def test_rounds_grow_until_their_windows_are_long_and_looks_take_a_small_share() -> None:
+    rounds = list(itertools.islice(timetable(0.02).rounds(), 8))
+    assert (rounds[0].plain, rounds[0].sampled, rounds[0].window) == (6, 8, 1)
+    assert [each.window for each in rounds[:5]] == [1, 2, 4, 8, 8]
+    assert all(a.plain <= b.plain for a, b in itertools.pairwise(rounds))
+    assert rounds[-1].plain * 0.02 < 0.05 * 60
+    (slow,) = itertools.islice(timetable(5.0).rounds(), 1)
+    assert slow.plain + slow.sampled <= 4
+    (fast,) = itertools.islice(timetable(0.001).rounds(), 1)
+    assert fast.window == 20
+
+
+def test_fewer_changes_are_tried_where_the_time_is_short() -> None:
+    assert timetable(0.02).fitting_sides(2) > 10
+    assert timetable(5.0).fitting_sides(2) == 0
+    assert timetable(0.02, steps=90).fitting_sides(2) == 7
+
+
+def test_the_warm_up_is_short_for_slow_steps_and_for_fast_ones(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for step_seconds, expected in ((0.001, 20), (0.1, 11), (0.5, 5), (5.0, 2)):
+        clock = itertools.count(0, step_seconds)
+        monkeypatch.setattr(plan, "time", SimpleNamespace(perf_counter=lambda c=clock: next(c)))
+        assert sum(1 for _ in Timetable(Options(seconds=60), Ranks()).warm_up()) == expected
 
 
 def test_work_has_to_do_with_what_its_functions_name() -> None:
@@ -130,8 +185,8 @@ def test_of_a_module_only_the_lines_themselves_count(tmp_path: Path) -> None:
     assert not Group("line", "host", spots={Spot(code, 4): 1.0}).mentions("history")
 
 
-def result(value: int, seconds: float) -> Result:
-    return Result((0.0, b"(512,)" + bytes(range(value, value + 16))), 512, seconds)
+def result(value: int, seconds: float, elements: int = 512) -> Result:
+    return Result("mul", (0.0, b"(512,)" + bytes(range(value, value + 16))), elements, seconds)
 
 
 def test_what_repeats_is_taken_out_of_its_function_and_out_of_its_line() -> None:
@@ -153,7 +208,7 @@ def test_what_repeats_is_taken_out_of_its_function_and_out_of_its_line() -> None
         steps.append(step)
     spots = {again: 2.0, fresh: 3.0, mixed: 4.0}
     group = Group("score", "host", code, seconds=9.0, torch_seconds=3.0, spots=spots)
-    judge = Judge(Sources(Path.cwd()), steps, 1.0)
+    judge = Judge(Sources(Path.cwd()), steps, 1.0, {})
     rest, repeated = judge.split(group)
     assert (rest.key, rest.code, rest.seconds, rest.torch_seconds) == ("score", code, 6.0, 2.0)
     assert rest.spots == {again: 0.0, fresh: 3.0, mixed: 3.0}
@@ -170,14 +225,20 @@ def test_what_repeats_is_taken_out_of_its_function_and_out_of_its_line() -> None
     assert judge.split(replace(line, span=loop)) == [replace(line, span=loop)]
 
 
-def test_what_ran_twice_may_be_a_part_of_its_function() -> None:
-    code = compile("", "train.py", "exec")
-    other = compile("other = 1", "other.py", "exec")
-    spots = {Spot(code, 3): 1.0, Spot(code, 4): 2.0, Spot(code, 5): 4.0, Spot(other, 4): 1.0}
-    group = Group("function", "host", spots=spots)
-    assert group.share_of("train.py", Span(4, 5)) == 0.75
-    assert group.share_of("train.py", Span(3, 3)) == 0.125
-    assert Group("input", "input", spots={}).share_of("train.py", Span(3, 3)) == 0.0
+def test_what_is_made_several_times_in_one_step_repeats_with_its_backward_pass() -> None:
+    place = Spot(result.__code__, 1).place
+    other, rows = (Spot(result.__code__, line).place for line in (2, 3))
+    steps = []
+    for batch in range(2):
+        step = StepWork(inputs=[(float(batch), b"")])
+        thrice, once = [result(batch, 1.0, 5000)] * 3, [result(batch, 1.0), result(batch + 8, 1.0)]
+        row = LineWork(results=[result(batch, 1.0)] * 3)  # that a loop meets again
+        step.lines = {place: LineWork(results=thrice), other: LineWork(results=once), rows: row}
+        steps.append(step)
+    assert find_repeated(steps) == {place: Repeated(10_000, 2 / 3, 2 / 3)}
+    # What is the same with another batch depends on nothing that is trained.
+    steps[1].lines[place] = steps[0].lines[place]
+    assert find_repeated(steps) == {place: Repeated(15_000, 1.0, 0.0)}
 
 
 def test_what_fresh_memory_costs_is_more_than_filling_it(monkeypatch: pytest.MonkeyPatch) -> None:

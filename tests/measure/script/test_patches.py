@@ -59,7 +59,6 @@ def test_changes_are_undone_in_reverse_order_even_if_one_fails() -> None:
 
 
 def test_every_kind_of_change_is_taken_back() -> None:
-    options: dict[str, Any] = {"fused": None}
     code, entered = answer.__code__, []
 
     @contextlib.contextmanager
@@ -73,40 +72,36 @@ def test_every_kind_of_change_is_taken_back() -> None:
         patches.put(torch.Tensor, "item", on_top)  # which a base class has
         patches.put(Derived, "name", on_top)
         patches.put(os, "getcwd", lambda original: theirs)
-        patches.set_item(options, "fused", True)
-        patches.set_item(options, "foreach", False)
         patches.set_code(answer, stand_in.__code__)
         patches.enter(context())
         assert Derived().name() == "base and ours"
         item: Any = torch.ones(()).item()
         assert (item, answer(), os.getcwd()) == ("1.0 and ours", "ours", "theirs")
-        assert options == {"fused": True, "foreach": False}
     assert (dict(vars(torch.Tensor)), dict(vars(Derived)), os.getcwd) == before
-    assert (answer.__code__, entered, options) == (code, ["in", "out"], {"fused": None})
+    assert (answer.__code__, entered) == (code, ["in", "out"])
     assert patches.left_alone == []
 
 
 def test_what_the_script_put_on_top_stays_and_is_named() -> None:
     name = Base.name
-    owner, options = SimpleNamespace(call=answer), dict[str, Any](fused=None)
+    owner = SimpleNamespace(call=answer)
     whole = Patches()
     part = whole.part()
     part.set(owner, "call", stand_in)
-    part.set_item(options, "fused", True)
     part.set_code(answer, stand_in.__code__)
     part.put(Base, "name", on_top)
-    owner.call, options["fused"] = theirs, "theirs"
+    owner.call = theirs
     Base.name = theirs  # type: ignore[method-assign, assignment]
     try:
         part.undo()
-        assert (owner.call(), options["fused"], Base().name()) == ("theirs",) * 3
+        assert (owner.call(), Base().name()) == ("theirs", "theirs")
     finally:
         Base.name = name  # type: ignore[method-assign]
     assert answer() == "original"
     # What lies below the script's can see that it is over.
     assert not part.active
     assert whole.active
-    names = ["test_patches.Base.name", "'fused'", "SimpleNamespace.call"]
+    names = ["test_patches.Base.name", "SimpleNamespace.call"]
     assert [each.removeprefix("tests.measure.script.") for each in whole.left_alone] == names
 
 

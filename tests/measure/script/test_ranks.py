@@ -91,7 +91,7 @@ def train(rank, count, port, steps=10**6):
 SPAWNING = "\nif __name__ == '__main__':\n    mp.spawn(train, (2, PORT), 2)\n    print('went on')\n"
 # Threads of gloo may abort the interpreter while it ends, with us or without.
 BY_HAND = "\ntrain(int(sys.argv[1]), 2, int(sys.argv[2]), int(sys.argv[3]))\nos._exit(0)\n"
-OPTIONS = ("--seconds", 2, "--steps", 60, "--warmup", 2)
+OPTIONS = ("--seconds", 20, "--steps", 400, "--warmup", 2)
 
 
 def together(*commands: list[str], extra: dict[str, str]) -> list[Outcome]:
@@ -109,8 +109,13 @@ def test_ranks_of_plain_processes_try_the_same_in_the_same_steps(tmp_path: Path)
     # As a launcher that does not know better would set them.
     first, second = together(*words, extra={"WORLD_SIZE": "4", "SLURM_NTASKS": "2"})
     assert (first.code, second.code) == (0, 0), first.err + second.err
-    assert first.err.count("diagnose: A step of train.py") == 1
-    assert [each for each in second.err.splitlines() if "throw-away run" not in each] == []
+    assert first.err.count("diagnose: train.py · ") == 1
+    # It may well end before the first does.
+    about_files = ("throw-away run", "another run is going on here")
+    said = [
+        each for each in second.err.splitlines() if not any(map(each.__contains__, about_files))
+    ]
+    assert said == []
     assert "WORLD_SIZE=4 in the environment, but the process group has 2 ranks" in first.err
     assert "rank 0 takes " in found.read_text()
     record = json.loads((tmp_path / "mine" / "script.json").read_text())
@@ -134,7 +139,7 @@ def test_spawned_ranks_are_watched_and_tell_once(tmp_path: Path) -> None:
     found = tmp_path / "f.json"
     done = start(command("script", *OPTIONS, "--json", found, script), {})
     assert done.returncode == 0, done.stderr
-    assert done.stderr.count("diagnose: A step of train.py") == 1
+    assert done.stderr.count("diagnose: train.py · ") == 1
     assert "went on" not in done.stdout
     diagnosis = json.loads(found.read_text())
     assert "rank 0 takes " in str(diagnosis)
@@ -148,8 +153,9 @@ def test_a_rank_without_us_is_not_kept_waiting(tmp_path: Path) -> None:
     first, second = together(watched, plain, extra={})
     assert (first.code, second.code) == (0, 0), first.err + second.err
     assert (first.out, second.out) == ("trained 0\n", "trained 1\n")
-    assert "note: nothing was tried because rank 1 did not answer within 20 s" in first.err
-    assert first.err.count("diagnose: A step of train.py") == 1
+    told = " ".join(first.err.split())
+    assert "nothing was tried because rank 1 did not answer within 20 s" in told
+    assert first.err.count("diagnose: train.py · ") == 1
     assert ", tried" not in first.err
 
 
@@ -181,7 +187,7 @@ def test_sharded_jobs_are_only_watched(tmp_path: Path, kind: str) -> None:
     words = [*torchrun, *command("script", *OPTIONS, script, kind)[1:]]
     done = start([*words[:3], "--standalone", *words[3:]], {"OMP_NUM_THREADS": "1"})
     assert done.returncode == 0, done.stderr
-    assert done.stderr.count("diagnose: A step of train.py") == 1
+    assert done.stderr.count("diagnose: train.py · ") == 1
     assert f"nothing was tried because {kind}" in done.stderr
     assert "(tried" not in done.stderr
 
@@ -201,13 +207,19 @@ def test_accumulation_is_judged_by_what_it_exchanges(tmp_path: Path) -> None:
         optimizer.step()
     """
     script = write_script(tmp_path, HEAD + textwrap.dedent(code))
-    for kind, once in (("plain", True), ("no_sync", False)):
+    for kind, once, ranks in (("plain", True, 2), ("no_sync", False, 4)):
         torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-        words = [*torchrun, "--nproc-per-node=2", *command("script", *OPTIONS, script, kind)[1:]]
-        done = start(words, {"OMP_NUM_THREADS": "1"})
-        assert done.returncode == 0, done.stderr
-        assert ("exchanged once per step instead of 3 times" in done.stderr) is once
-        assert ("gradients were not exchanged" in done.stderr) is not once
+        count = f"--nproc-per-node={ranks}"
+        words = [*torchrun, count, *command("script", *OPTIONS, script, kind)[1:]]
+        for _ in range(3):  # on a busy machine two seconds may end before both are tried
+            done = start(words, {"OMP_NUM_THREADS": "1"})
+            assert done.returncode == 0, done.stderr
+            told = " ".join(done.stderr.split())
+            if ("exchanged once per step instead of 3 times" in told) is once:
+                break
+        assert ("exchanged once per step instead of 3 times" in told) is once, told
+        assert ("gradients were not exchanged" in told) is not once, told
+        assert done.stderr.count("diagnose: train.py · ") == 1
 
 
 def test_survivors_of_chaos_end_and_the_lowest_says_why() -> None:

@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
+import copy
+import inspect
 import logging
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 
-from diagnose.measure.script.change.candidates import other_optimizer
-from diagnose.measure.script.change.stand_ins import LeftOut, Swap, can_be_replayed
+from diagnose.measure.machine.device import Device, open_visible_device
+from diagnose.measure.script.change.functions import (
+    can_be_replayed,
+    find_functions,
+    put_stand_in,
+)
+from diagnose.measure.script.change.stand_ins import LeftOut, Occasions, Swap
+from diagnose.measure.script.change.updates import time_updates
 from diagnose.measure.script.patches import Patches
+from diagnose.measure.script.watch.clock import StepClock
+from diagnose.records.stats import FEWEST_FOR_INTERVAL
 
 
 class Maker:
@@ -100,6 +111,25 @@ def test_one_of_every_two_is_left_out_and_gives_the_last_result() -> None:
     assert evaluate(40) == "result 40"
 
 
+def test_on_a_device_that_works_behind_the_host_its_own_time_counts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def evaluate() -> int:
+        return 1
+
+    monkeypatch.setattr(StepClock, "read", lambda clock: tuple(100.0 + step for step in range(8)))
+    occasions = Occasions(Device("cpu"))
+    occasions._found = [LeftOut(evaluate.__code__, "evaluation")]
+    with Patches() as patches:
+        occasions.install(patches)
+        for step in range(8):
+            if step % 2:
+                evaluate()
+            occasions.end_step(seconds=0.5)  # the host's
+    (found,) = occasions.record().values()
+    assert sorted(found.ran + found.left_out) == [101.0, 103.0, 105.0, 107.0]
+
+
 def test_what_belongs_to_a_graph_is_never_left_out() -> None:
     weight = torch.ones(3, requires_grad=True)
 
@@ -134,15 +164,65 @@ def test_all_calls_of_a_step_are_treated_alike() -> None:
     assert lines[-1] == "20"
 
 
-def test_another_form_of_the_update_is_tried_only_where_there_is_one() -> None:
+def make_update(**options: Any) -> torch.optim.Optimizer:
+    parameters = [torch.nn.Parameter(torch.ones(64)) for _ in range(8)]
+    for each in parameters:
+        each.grad = torch.ones(64)
+    optimizer = torch.optim.AdamW(parameters, **options)
+    optimizer.step()
+    return optimizer
+
+
+def test_another_form_of_the_update_is_timed_on_copies() -> None:
+    adam = make_update(foreach=False)
+    before = copy.deepcopy(adam.state_dict()), [e.clone() for e in adam.param_groups[0]["params"]]
+    (timed,) = time_updates([adam], open_visible_device())
+    assert len(timed.own) == len(timed.other) == FEWEST_FOR_INTERVAL
+    (change,) = timed.changes(None)
+    assert (change.cause, change.what) == ("optimizer", "fused=True in AdamW")
+    assert {each.variant for each in timed.windows(7)} == {change.variant, change.against}
+    assert min(each.block for each in timed.windows(7)) == 7
+    after = adam.state_dict()
+    torch.testing.assert_close(after["state"], before[0]["state"], rtol=0, atol=0)
+    assert after["param_groups"] == before[0]["param_groups"]
+    for one, other in zip(before[1], adam.param_groups[0]["params"], strict=True):
+        assert torch.equal(one, other)
+
+
+def test_an_update_that_has_no_other_form_is_not_timed() -> None:
+    device = open_visible_device()
     parameter = torch.nn.Parameter(torch.ones(2))
-    adam = torch.optim.AdamW([parameter])
-    variant = other_optimizer(adam, None, 0)
-    assert variant is not None
-    before = dict(adam.param_groups[0])
+    assert not list(time_updates([make_update(fused=True)], device))
+    assert not list(time_updates([torch.optim.LBFGS([parameter])], device))
+
+    class Own(torch.optim.AdamW):
+        def __init__(self, model: torch.nn.Module) -> None:
+            super().__init__(model.parameters())
+
+    model = torch.nn.Linear(2, 2)
+    model(torch.ones(2)).sum().backward()
+    assert not list(time_updates([Own(model)], device))
+
+
+def test_a_stand_in_has_the_parameters_of_the_function() -> None:
+    """Lightning looks at them to see whether a hook wants the number of the batch."""
+    offset = 1
+
+    def hook(a: int, b: int = 2, /, c: int = 3, *rest: int, d: int, **more: int) -> object:
+        return a + offset, b, c, rest, d, more
+
+    parameters, expected = inspect.signature(hook), hook(1, 2, 3, 4, d=5, e=6)
     with Patches() as patches:
-        variant.begin(patches)
-        assert adam.param_groups[0]["fused"]
-    assert adam.param_groups[0] == before
-    assert other_optimizer(torch.optim.AdamW([parameter], fused=True), None, 0) is None
-    assert other_optimizer(torch.optim.LBFGS([parameter]), None, 0) is None
+        calls: list[object] = []
+
+        def stand_in(original: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+            calls.append(args)
+            return original(*args, **kwargs)
+
+        put_stand_in(patches, find_functions(hook.__code__), stand_in)
+        assert inspect.signature(hook) == parameters
+        assert hook(1, 2, 3, 4, d=5, e=6) == expected
+        assert hook(1, d=5) == (2, 2, 3, (), 5, {})
+        assert calls == [(1, 2, 3, 4), (1, 2, 3)]
+        with pytest.raises(TypeError, match="missing 1 required keyword-only argument: 'd'"):
+            hook(1)  # type: ignore[call-arg]

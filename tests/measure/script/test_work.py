@@ -15,12 +15,13 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from diagnose.measure.machine.device import Device
 from diagnose.measure.script.patches import Patches
 from diagnose.measure.script.watch.boundary import Forwards
+from diagnose.measure.script.watch.prints import fingerprint
+from diagnose.measure.script.watch.suspects import _are_layers
 from diagnose.measure.script.watch.where import Sources
 from diagnose.measure.script.watch.work import (
     LineWork,
     StepMap,
     StepWork,
-    _fingerprint,
     find_repeated,
 )
 from tests.support.script_runs import line_of, write_script
@@ -108,6 +109,33 @@ def map_code(directory: Path, code: str, **names: Any) -> StepWork:
         step = StepMap(Sources(directory), Device("cpu"), forwards, patches)
         known["step"]()
     return step.work
+
+
+def test_what_a_line_does_with_weights_is_known(tmp_path: Path) -> None:
+    code = """
+    def step():
+        x = torch.rand(4, 8)
+        for layer in layers: x = layer(x) + 1  # layers
+        y = torch.rand(4, 8)
+        heads = [layer(y) for layer in layers]  # heads
+        for _ in layers: y = layers[0](y)  # recurrent
+        with torch.no_grad():
+            kept = [layer.weight.clone() for layer in layers]  # kept
+            for layer in layers: layer.weight -= 0.1  # update
+    """
+    layers = torch.nn.ModuleList(torch.nn.Linear(8, 8) for _ in range(10))
+    path = write_script(tmp_path, code)
+    work = map_code(tmp_path, code, layers=layers)
+
+    def line(mark: str) -> LineWork:
+        number = line_of(path, f"# {mark}")
+        return next(each for place, each in work.lines.items() if place and place.line == number)
+
+    told = {mark: _are_layers([line(mark)]) for mark in ("layers", "heads", "recurrent")}
+    assert told == {"layers": True, "heads": False, "recurrent": False}
+    assert line("kept").snapshot_seconds > 0
+    assert line("kept").copy_seconds == 0
+    assert (line("update").updates, line("heads").updates) == (10, 0)
 
 
 LINEAR, LOSS = torch.nn.Linear(8, 8), torch.nn.MSELoss()
@@ -199,8 +227,8 @@ def test_a_fingerprint_tells_contents_and_shapes_apart(size: int, dtype: torch.d
     first = torch.arange(size).remainder(2).to(dtype)
     other = first.clone()
     other[-1] = 1 - first[-1].int()
-    assert _fingerprint(first) == _fingerprint(first.clone())
-    assert _fingerprint(first) != _fingerprint(other)
-    assert _fingerprint(first) != _fingerprint(first.view(2, -1))
+    assert fingerprint(first) == fingerprint(first.clone())
+    assert fingerprint(first) != fingerprint(other)
+    assert fingerprint(first) != fingerprint(first.view(2, -1))
     both = torch.stack((first, other), dim=1)
-    assert _fingerprint(both[:, 0]) != _fingerprint(both[:, 1])
+    assert fingerprint(both[:, 0]) != fingerprint(both[:, 1])

@@ -11,7 +11,7 @@ import pytest
 from diagnose.measure.session import CouldNotOpen, Refused
 from diagnose.measure.trace.reading import read_traces
 from diagnose.records.trace import RankTrace
-from tests.support.traces import Event, collective_steps, kernel, loading_steps, write, x
+from tests.support.traces import HOST, Event, collective_steps, kernel, loading_steps, write, x
 
 
 def read(path: Path) -> RankTrace:
@@ -67,7 +67,8 @@ def test_backward_kernels_belong_to_the_line_of_the_forward_operator(tmp_path: P
         kernel("gemm", 80, 100, 1),
     ]
     group = read(write(tmp_path / "t.json", events)).kernels[0]
-    assert group.backward
+    assert (group.operator, group.seconds) == ("aten::mm", 0)
+    assert group.backward_seconds == pytest.approx(100e-6)
     assert group.site is not None
     assert group.site.line == 3
 
@@ -111,6 +112,24 @@ def test_a_cut_file_gives_what_is_whole(tmp_path: Path, packed: bool) -> None:
     assert any("is not whole" in note for note in rank.notes)
 
 
+@pytest.mark.parametrize("kept", [0.9, 0.0])
+def test_steps_whose_device_was_cut_off_are_left_out(tmp_path: Path, kept: float) -> None:
+    """Profilers write the device last: what is left of it must not be taken for an idle device."""
+    events = sorted(loading_steps(40), key=lambda each: each["cat"] == "kernel")
+    host = [each for each in events if each["cat"] != "kernel"]
+    text = json.dumps({"traceEvents": events})
+    begin = len(json.dumps({"traceEvents": host}))
+    path = tmp_path / "t.json"
+    path.write_text(text[: int(begin + (len(text) - begin) * kept)])
+    rank = read(path)
+    if not kept:
+        assert rank.device is None
+    else:
+        assert 20 < len(rank.steps) < 40
+        assert {round(each.busy * 1e6) for each in rank.steps} == {300}
+    assert any("is not whole" in note for note in rank.notes)
+
+
 def test_nanoseconds_and_odd_events(tmp_path: Path) -> None:
     base = 1_700_000_000_000_000_000
     events = loading_steps()
@@ -150,11 +169,16 @@ def test_without_steps_or_device_that_is_told(tmp_path: Path) -> None:
 def test_steps_are_found_by_updates_and_by_repetition(tmp_path: Path) -> None:
     updates = [x("user_annotation", "Optimizer.step#SGD.step", 100.0 * at, 10) for at in range(5)]
     assert len(read(write(tmp_path / "a.json", updates)).steps) == 4
-    pattern = ["aten::embedding", "aten::mm", "aten::relu", "aten::mm"] * 6
-    operators = [x("cpu_op", name, 10.0 * at, 8) for at, name in enumerate(pattern)]
+    # Twelve layers are no steps, and neither is what comes in every third step.
+    layers = ["linear", "gelu", "linear"] * 12
+    pattern = []
+    for step in range(9):
+        pattern += ["embedding", "arange", "mask", *layers, "softmax", "argmax", "mean"]
+        pattern += ["random_"] if step % 3 == 0 else []
+    operators = [x("cpu_op", f"aten::{name}", 10.0 * at, 8) for at, name in enumerate(pattern)]
     rank = read(write(tmp_path / "b.json", operators))
-    assert (len(rank.steps), rank.boundary) == (5, "repeated pattern of operators")
-    assert rank.steps[0].seconds == pytest.approx(40e-6)
+    assert (len(rank.steps), rank.boundary) == (8, "repeated pattern of operators")
+    assert {round(each.seconds * 1e6) for each in rank.steps} == {420, 430}
 
 
 def test_ranks_are_laid_over_each_other_at_their_collectives(tmp_path: Path) -> None:
@@ -166,9 +190,91 @@ def test_ranks_are_laid_over_each_other_at_their_collectives(tmp_path: Path) -> 
     assert [each.rank for each in record.ranks] == list(range(8))
     assert record.ranks[2].skew_seconds == pytest.approx(300e-6, rel=0.01)
     assert record.ranks[5].skew_seconds == pytest.approx(0, abs=1e-6)
-    # Times of each file begin with its first event, so no offset is left.
-    assert abs(record.ranks[3].clock_offset) < 1e-6
+    assert record.ranks[3].clock_offset == pytest.approx(3 * 5e-2)
     assert max(record.ranks, key=lambda each: each.own_seconds).rank == 2
+
+
+def test_ranks_of_different_length_and_of_sub_groups_are_matched(tmp_path: Path) -> None:
+    for rank, late in enumerate((0, 200)):
+        events = collective_steps(late, offset=2e4 * rank, steps=6 - 2 * rank)
+        for each in events:
+            if each["cat"] == "kernel" and "nccl" in each["name"]:
+                each["args"]["Group size"] = 2
+        # Every rank meets another neighbor at other times.
+        events.append(kernel("ncclDevKernel_SendRecv", 2e4 * rank + 50 + rank, 5, 999))
+        events[-1]["args"]["Group size"] = 1
+        write(tmp_path / f"rank{rank}.json", events)
+    (tmp_path / "config.json").write_text('{"lr": 0.1}')
+    record = read_traces([tmp_path], "test")
+    assert [each.collectives for each in record.ranks] == [6, 4]
+    assert record.ranks[1].skew_seconds == pytest.approx(200e-6, rel=0.01)
+    assert "matched by time" in record.ranks[0].notes[-1]
+    assert "config.json was left out" in record.notes[0]
+
+
+def test_a_library_is_named_and_a_loop_is_told_from_layers(tmp_path: Path) -> None:
+    events = []
+    for step in range(4):
+        at = 10_000.0 * step
+        events += [
+            x("user_annotation", f"ProfilerStep#{step}", at, 10_000),
+            x("python_function", "train.py(3): main", at, 10_000),
+            x("python_function", "PIL/Image.py(9): resize", at, 5_000),
+        ]
+        for layer in range(20):
+            begin = at + 5_000 + 200 * layer
+            events += [
+                x("python_function", f"nn.Module: Linear_{layer}", begin, 20),
+                x("cpu_op", "aten::linear", begin, 10),
+                x("python_function", "nn.Module: Cell_0", begin + 100, 20),
+                x("cpu_op", "aten::tanh", begin + 100, 10),
+                kernel("gemm", begin, 10, -1),
+            ]
+    rank = read(write(tmp_path / "t.json", events))
+    (found,) = {each.function for each in rank.inside.values()}
+    assert found == "PIL/Image.py:9 in resize"
+    assert rank.inside["train.py:3:main:host"].seconds == pytest.approx(5e-3)
+    forward = next(each for each in rank.suspects if each.phase == "forward")
+    assert (forward.launches, forward.trips) == (40, 20)
+    events = [each for each in events if "Cell" not in each["name"] and "tanh" not in each["name"]]
+    rank = read(write(tmp_path / "t.json", events))
+    assert next(each for each in rank.suspects if each.phase == "forward").trips <= 1
+
+
+def test_memory_that_is_kept_has_its_line(tmp_path: Path) -> None:
+    events: list[Event] = []
+
+    def memory(at: float, nbytes: int, address: int, total: int) -> Event:
+        args = {"Bytes": nbytes, "Addr": address, "Total Allocated": total, "Device Type": 1}
+        return {"ph": "i", "name": "[memory]", "ts": at, **HOST, "args": args}
+
+    for step in range(14):
+        at = 1000.0 * step
+        events += [
+            x("user_annotation", f"ProfilerStep#{step}", at, 1000),
+            x("python_function", "train.py(3): forgets", at, 400),
+            x("python_function", "train.py(9): keeps", at + 500, 400),
+            memory(at + 100, 5000, 1, 10_000 + 64 * step),
+            memory(at + 300, -5000, 1, 5_000 + 64 * step),
+            memory(at + 600, 64, 100 + step, 5_064 + 64 * step),
+        ]
+    rank = read(write(tmp_path / "t.json", events))
+    assert rank.memory is not None
+    assert (rank.memory.on_device, rank.memory.events) == (True, 3)
+    assert rank.memory.growth_bytes == pytest.approx(64)
+    assert rank.memory.peak_bytes == 10_000 + 64 * 13
+    assert rank.growth is not None
+    assert rank.growth.site is not None
+    assert (rank.growth.site.function, rank.growth.bytes_per_step) == ("keeps", 64)
+
+
+@pytest.mark.parametrize(("dims", "share"), [([[4], [4], []], 0.0), ([[4], [4], [2]], 1.0)])
+def test_a_number_of_pythons_is_no_double_tensor(
+    tmp_path: Path, dims: list[list[int]], share: float
+) -> None:
+    types = {"Input type": ["float", "float", "double"], "Input Dims": dims}
+    rank = read(write(tmp_path / "t.json", [x("cpu_op", "aten::add_", 0, 10, **types)]))
+    assert rank.double_share == share
 
 
 @pytest.mark.parametrize(
@@ -177,7 +283,8 @@ def test_ranks_are_laid_over_each_other_at_their_collectives(tmp_path: Path) -> 
         (b"hello", "is not JSON"),
         (b"", "is not JSON"),
         (b'{"weights": [1, 2]}', "no traceEvents"),
-        (gzip.compress(b'{"traceEvents": [')[:8], "is not JSON"),
+        (b"[1, 2, 3]", "holds no events"),
+        (gzip.compress(b'{"traceEvents": [', mtime=0)[:8], "is not JSON"),
     ],
 )
 def test_what_is_no_trace_is_refused(tmp_path: Path, content: bytes, complaint: str) -> None:
@@ -201,4 +308,17 @@ def test_different_runs_in_one_folder_are_refused(tmp_path: Path) -> None:
         info = {"rank": 0, "world_size": 2}
         write(tmp_path / f"{name}.json", loading_steps(), distributedInfo=info)
     with pytest.raises(Refused, match="rank 0 comes twice"):
+        read_traces([tmp_path], "test")
+
+
+@pytest.mark.parametrize(
+    ("other", "complaint"),
+    [(loading_steps(), "no collectives"), (collective_steps(0, offset=3.6e9), "60 minutes apart")],
+)
+def test_ranks_that_never_met_are_refused(
+    tmp_path: Path, other: list[Event], complaint: str
+) -> None:
+    write(tmp_path / "rank0.json", collective_steps(0))
+    write(tmp_path / "rank1.json", other)
+    with pytest.raises(Refused, match=complaint):
         read_traces([tmp_path], "test")

@@ -30,7 +30,8 @@ Use
 
 The truth about simulated time, in seconds of time.perf_counter()
     torch.fakegpu.kernel_log(since=0)  each kernel, copy and collective: launched, start, end,
-                                       stream, device, name, bytes, FLOPs
+                                       stream, device, name, bytes, FLOPs, thread
+    torch.fakegpu.wait_log(since=0.0)  when and in which thread the host waited
     torch.fakegpu.kernel_count()       how many there were: the next one's number
     torch.fakegpu.busy_seconds(0)      how long a stream of the device had something to do
     torch.fakegpu.waits()              how often and how long the host waited
@@ -53,7 +54,7 @@ Files
     calibrate.py         where the figures of the profiles come from
     plugin.py            the fixture
     scenarios.py         what tests/measure/test_fakegpu.py runs on it
-    timed.py             what tests/measure/test_twin.py runs on it
+    timed.py, suite.py   what tests/measure/test_twin.py runs on it
 
 Limits
     No GRU, no Tensor.unfold as a view. Kernels work on copies on the host that are not counted,

@@ -16,8 +16,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from diagnose.measure.machine.device import Device
-from diagnose.measure.stages.steps import full_precision
+from tests.support.fakegpu import suite
 from tests.support.fakegpu.scenarios import Answer, run_all
 
 fakegpu = torch.get_device_module("fakegpu")
@@ -117,6 +116,7 @@ def streams_and_events() -> Answer:
         _ = host.to("fakegpu", non_blocking=True)
         _ = numbers * 2
         done.record()
+    numbers.record_stream(torch.accelerator.current_stream())  # no error, and no kernel
     torch.accelerator.current_stream().wait_event(done)
     numbers.add_(1)
     was_done = done.query()
@@ -300,37 +300,6 @@ def graph_repeats_its_kernels() -> Answer:
     }
 
 
-def suite_measures_the_second() -> Answer:
-    """The suite's own clock and memory, on a device that is not the current one."""
-    device = Device("fakegpu", 1)
-    numbers = torch.zeros(4, device=device.torch)
-    began = device.stamp()
-    device.reset_peak()
-    for _ in range(5):
-        numbers.add_(1)
-    more = torch.zeros(3 * MIB, dtype=torch.uint8, device=device.torch)
-    ended = device.stamp()
-    device.synchronize()
-    (kernel,) = fakegpu.kernel_log(fakegpu.kernel_count() - 1)
-    elapsed = device.between([began, ended])
-    del more
-    return {
-        "waited": kernel.end <= time.perf_counter(),
-        "kernels": None if elapsed is None else round(elapsed[0] / KERNEL),
-        "peak_mib": (device.peak_bytes().value or 0) // MIB,
-        "reserved": device.footprint() == fakegpu.memory_reserved(1),
-    }
-
-
-def new_setting_of_tf32() -> Answer:
-    """Once it is used, torch refuses to answer in the old words. Last: it cannot be undone."""
-    device = Device("fakegpu")
-    device.kind = "cuda"
-    before = full_precision(device)
-    torch.backends.cuda.matmul.fp32_precision = "tf32"
-    return {"before": before, "after": full_precision(device)}
-
-
 def read_variables() -> Answer:
     profiles = fakegpu.profiles
     h100 = profiles.PROFILES["h100"]
@@ -364,8 +333,13 @@ SCENARIOS: tuple[Callable[[], Answer], ...] = (
     refuses_what_cuda_refuses,
     graph_repeats_its_kernels,
     read_variables,
-    suite_measures_the_second,
-    new_setting_of_tf32,
+    suite.suite_measures_the_second,
+    suite.steps_by_events,
+    suite.copies_that_wait,
+    suite.fused_in_the_middle,
+    suite.which_device,
+    suite.room_for_more,
+    suite.new_setting_of_tf32,
 )
 
 

@@ -24,6 +24,12 @@ Form = Literal["after", "as published"]
 # Enough that one clear effect is provable among all experiments of a record.
 BLOCKS = 14
 BATCH = 32
+# What a step of the fusion asks the allocator for, with a vocabulary tensor less.
+FUSED = {
+    "vocabulary_tensor_bytes": 346_161_152,
+    "before_peak_bytes": 5_000_000_000,
+    "after_peak_bytes": 4_650_000_000,
+}
 
 
 def timing(slot_seconds: Sequence[float], steps_per_slot: int = 1, not_steady: str = "") -> Timing:
@@ -240,7 +246,10 @@ def optimize_record(
 def whole_catalogue(gpus: int = 0) -> OptimizeRecord:
     """What a sound run of the whole catalogue finds, wrong published forms included."""
     watts = (200.0, 320.0) if gpus else None
-    fp32 = {"fp32_operators": "aten::softmax, aten::log"}
+    fp32: dict[str, Setting] = {
+        "fp32_time_share": 0.31,
+        "fp32_operators": "softmax (20%), log (11%)",
+    }
     return optimize_record(
         compare("apply_prompt", 1.05, 0.05, "forward", watts=watts),
         compare("apply_prompt", 1.6, 0.5, peaks=(9e9, 8e9), watts=watts),
@@ -255,8 +264,8 @@ def whole_catalogue(gpus: int = 0) -> OptimizeRecord:
         ),
         compare("dynamic_mask", 9.0, 0.005, "mask"),
         wrong("dynamic_mask", scope="mask"),
-        compare("gated_fusion", 1.3, 0.3, "forward", facts={"saved_bytes": 346_161_152}),
-        compare("gated_fusion", 1.2, 0.5, facts={"saved_bytes": 346_161_152}),
+        compare("gated_fusion", 1.3, 0.3, "forward", facts=FUSED),
+        compare("gated_fusion", 1.2, 0.5, facts=FUSED),
         wrong("gated_fusion", scope="forward"),
         compare("dataset_clone", 2.0, 0.005, "batch"),
         compare("dataset_preload", 1.0, 0.005, "batch"),
@@ -269,7 +278,7 @@ def whole_catalogue(gpus: int = 0) -> OptimizeRecord:
         compare(
             "torch_compile",
             1.2,
-            facts={"compile_seconds": 20.5, "graph_breaks": 3, "steps_to_pay_back": 240},
+            facts={"compile_seconds": 20.5, "graph_breaks": 3},
         ),
         ended("fused_optimizer", "skipped", "this device has no fused optimiser"),
         compare("hidden_states", 1.0),

@@ -51,13 +51,26 @@ def plan(letter: str, ratio: float | None, parts: str, changed: int = 0) -> Comp
     facts: dict[str, Setting] = {
         "may_change_answers": True,
         "parts": parts,
-        "left_out": f"pin_memory ({NO_COPY})",
+        "inert": "pin_memory" if "pin_memory" in parts else "",
+        "batch_scale": 0.125,
         "after_batch_size": 64 if letter == "b" else 32,
         "after_processes": 2 if letter == "c" else 1,
         "after_max_new_tokens": 8 if letter == "b" else 16,
     }
     made = tried(f"plan_{letter}", ratio, equality=answers(changed), facts=facts)
     return replace(made, title=f"Plan {letter.upper()}")
+
+
+def bundle(whole: Comparison, *parts: Comparison) -> tuple[Comparison, ...]:
+    """A plan and its parts, timed in the same blocks."""
+    within = {"within": whole.key}
+    together = [
+        replace(each, before=whole.before, control=whole.control, facts={**each.facts, **within})
+        if each.before is not None
+        else replace(each, facts=within)
+        for each in parts
+    ]
+    return (*together, whole)
 
 
 def single(size: int, ratio: float) -> Comparison:
@@ -85,28 +98,36 @@ def whole_generation(samples: int | None = None, gpus: int = 0) -> OptimizeRecor
         wrong("batch_4", scope=PASS),
         single(8, 3.4),
         single(16, 3.5),
-        tried("batch_half_more", 1.2, facts={"after_batch_size": 48}),
-        tried("batch_double", 1.4, facts={"after_batch_size": 64}, peaks=(1e9, 1.2e9)),
-        tried("workers_4", 0.9),
-        skipped("pin_memory"),
-        limit(16, 1.05, 0),
-        limit(8, 1.3, 3),
-        skipped("non_blocking"),
-        tried("processes_2", 1.8, facts={"after_processes": 2}),
         skipped("compile", "on the CPU transformers never compiles generation"),
         limit(16, 2.0, 8, natural=False),
         limit(8, 3.9, 8, natural=False),
         tried("prefetch_2", 1.0, facts=ELSEWHERE),
-        tried("config_once", 1.0, facts={"one_construction_seconds": 8e-6, **ELSEWHERE}),
+        tried("config_once", 1.0, facts={"one_construction_microseconds": 8.0, **ELSEWHERE}),
         tried("log_once", 1.0, facts=ELSEWHERE),
         tried("score_at_once", 1.0, facts=ELSEWHERE),
         tried("kv_cache", 1.5, facts=ELSEWHERE),
         tried("static_cache", 1.0, facts=ELSEWHERE),
         tried("bfloat16", 0.8, equality=answers(2), facts=ELSEWHERE),
         tried("sort_by_length", 1.02, facts=ELSEWHERE),
-        plan("a", 1.1, "batch_half_more, tokens_16, workers_4"),
-        plan("b", 1.6, "batch_double, tokens_8, workers_4", changed=3),
-        plan("c", 1.7, "processes_2, tokens_16, workers_4"),
+        *bundle(
+            plan("a", 1.1, "batch_half_more, tokens_16, workers_4, pin_memory"),
+            tried("batch_half_more", 1.2, facts={"after_batch_size": 48}),
+            limit(16, 1.05, 0),
+            tried("workers_4", 0.9),
+            skipped("pin_memory"),
+        ),
+        *bundle(
+            plan("b", 1.6, "batch_double, tokens_8, workers_4", changed=3),
+            tried("batch_double", 1.4, facts={"after_batch_size": 64}, peaks=(1e9, 1.2e9)),
+            limit(8, 1.3, 3),
+            tried("workers_4", 0.9),
+        ),
+        *bundle(
+            plan("c", 1.7, "processes_2, tokens_16, workers_4"),
+            tried("processes_2", 1.8, facts={"after_processes": 2}),
+            limit(16, 1.05, 0),
+            tried("workers_4", 0.9),
+        ),
         gpus=gpus,
         samples=samples,
     )

@@ -1,4 +1,4 @@
-"""A module of Lightning under its Trainer, with validation, a checkpoint and its CSV log."""
+"""A module of Lightning on two ranks, with validation, a checkpoint and its CSV log."""
 
 import os
 import sys
@@ -46,7 +46,8 @@ def main(directory):
         callbacks=[ModelCheckpoint(directory, filename="best", monitor="right", mode="max")],
         enable_progress_bar=False,
         enable_model_summary=False,
-        **({"devices": 2, "strategy": "ddp"} if sys.argv[2:] else {"devices": 1}),
+        devices=2,
+        strategy="ddp",
     )
     trainer.fit(job, loader, held_out)
     traces.leave(directory, job.losses, job.model)

@@ -37,7 +37,7 @@ from diagnose.measure.ranks.job.rendezvous import (
     open_store,
     read_place,
 )
-from diagnose.measure.words import one_sentence
+from diagnose.measure.words import name_missing_package, one_sentence
 from diagnose.records.codec import to_dict
 from diagnose.records.header import Reading
 from diagnose.records.ranks import Rank
@@ -255,6 +255,8 @@ def describe_error(error: Exception, timeout_seconds: float) -> tuple[Kind, str]
     """What kind of end an exception is, and what goes on from "rank 1 ..."."""
     if isinstance(error, Refusal):
         return "refused", str(error)
+    if missing := name_missing_package(error):
+        return "refused", missing
     if isinstance(error, NoRendezvous):
         return "no rendezvous", str(error)
     text = str(error)

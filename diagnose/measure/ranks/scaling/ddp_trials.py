@@ -16,7 +16,7 @@ import torch.distributed as dist
 from diagnose.measure.clock import Effort, Timed, measure
 from diagnose.measure.machine.device import Device
 from diagnose.measure.optimize.equality import compare_outcomes, refutes
-from diagnose.measure.optimize.experiment import record_sides, wide_enough_rule
+from diagnose.measure.optimize.experiment import decided_rule, record_sides
 from diagnose.measure.peers import Failure, StepFailed, attempt, raise_shared
 from diagnose.measure.ranks.job.member import Member, describe_error
 from diagnose.measure.ranks.scaling.options import (
@@ -116,6 +116,8 @@ class Trials:
         """Why a change cannot be tried here, or ""."""
         if before.find_unused and self._lab.needs_find_unused:
             return "some parameters of this job get no gradient, so DDP has to search for them"
+        if after.workers is not None and self._lab.load is None:
+            return "this job has no dataset that loader processes could share out"
         if after.compress == "bfloat16" and self._member.device.is_cpu:
             return "torch registers its bfloat16 hook for CUDA and XPU only, not for the CPU"
         return ""
@@ -142,9 +144,12 @@ class Trials:
         replicas = self._share(lambda: [Replica(lab, way) for way in ways])
         first, *others = replicas
         variants = [
-            Timed("before", first.step),
-            Timed("control", first.step),
-            *(Timed(way.text, each.step) for way, each in zip(ways[1:], others, strict=True)),
+            Timed("before", first.step, first.drain, first.settle),
+            Timed("control", first.step, first.drain, first.settle),
+            *(
+                Timed(way.text, each.step, each.drain, each.settle)
+                for way, each in zip(ways[1:], others, strict=True)
+            ),
         ]
         tracks = measure(
             variants,
@@ -152,7 +157,7 @@ class Trials:
             self._member.device,
             peers=self._member,
             seed=lab.seed,
-            stop=wide_enough_rule(),
+            stop=decided_rule(),
             describe=self._describe,
         )
         return record_sides(

@@ -20,11 +20,16 @@ from diagnose.measure.jobs import load, source_sha256
 from diagnose.measure.ranks.job.member import Member
 from diagnose.measure.ranks.job.rendezvous import Refusal
 from diagnose.measure.ranks.link.allreduce import PlannedSize, measure_sizes
-from diagnose.measure.ranks.scaling.costs import measure_cadence, measure_watts
+from diagnose.measure.ranks.scaling.costs import measure_cadence, measure_watts, open_evaluation
 from diagnose.measure.ranks.scaling.ddp_trials import Trials
 from diagnose.measure.ranks.scaling.ledger import Forms, precise_series_rule, to_series
 from diagnose.measure.ranks.scaling.options import select
-from diagnose.measure.ranks.scaling.rank_input import RankInput, open_input, own_batches
+from diagnose.measure.ranks.scaling.rank_input import (
+    RankInput,
+    find_obstacle,
+    open_input,
+    own_batches,
+)
 from diagnose.measure.ranks.scaling.replica import LossOf, RankLab, find_unused
 from diagnose.measure.stages.plan import Context
 from diagnose.measure.stages.real_data import usual_precision
@@ -68,6 +73,9 @@ def run(member: Member, request: Mapping[str, Any]) -> None:
         seed=context.seed,
         group=world,
         needs_find_unused=bool(unused),
+        load=None
+        if find_obstacle(context, member.world_size)
+        else lambda workers: open_input(context, member, workers),
     )
     trials = Trials(member, lab, context.effort)
     member.emit("job", _describe(context, request, source, low, unused))
@@ -77,9 +85,8 @@ def run(member: Member, request: Mapping[str, Any]) -> None:
     forms = Forms(LossOf(context.workload.model, model, low).train(), bool(unused), source)
     _measure_ledger(member, context, forms)
     _measure_curve(member, context.effort, buckets)
-    cost = measure_cadence(
-        member, context.workload.model, model, forms.optimizer, source.loaded, lab.batch_size
-    )
+    rows = None if find_obstacle(context, member.world_size) else open_evaluation(context)
+    cost = measure_cadence(member, context.workload.model, model, forms.optimizer, rows)
     member.emit("cadence", to_dict(cost))
     del forms
     for experiment in select(tuple(request["only"])):

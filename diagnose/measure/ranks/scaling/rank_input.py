@@ -34,9 +34,9 @@ class RankInput:
     settle: Callable[[], object] = nothing
 
 
-def open_input(context: Context, member: Member) -> RankInput:
+def open_input(context: Context, member: Member, workers: int | None = None) -> RankInput:
     """A loader with DistributedSampler; without a dataset that allows one, the synthetic batch."""
-    obstacle = _find_obstacle(context, member.world_size)
+    obstacle = find_obstacle(context, member.world_size)
     if obstacle:
         batch = context.workload.synthetic_batch(context.size, context.device.torch)
         return RankInput(
@@ -45,6 +45,8 @@ def open_input(context: Context, member: Member) -> RankInput:
             loaded=lambda: batch,
         )
     config = feeding_config(context, member.local_world_size)
+    if workers is not None:
+        config = replace(config, workers=workers)
     source = BatchSource(_open_loader(context, config, member), config.batches_in_flight)
 
     def loaded() -> Batch:
@@ -66,7 +68,7 @@ def own_batches(context: Context, member: Member) -> Callable[[int, int], Sequen
     """
 
     def batches(count: int, batch_size: int) -> Sequence[Batch]:
-        obstacle = _find_obstacle(context, member.world_size)
+        obstacle = find_obstacle(context, member.world_size)
         if obstacle:
             size = replace(context.size, batch_size=batch_size)
             return [context.workload.synthetic_batch(size, context.device.torch)] * count
@@ -83,7 +85,7 @@ def own_batches(context: Context, member: Member) -> Callable[[int, int], Sequen
     return batches
 
 
-def _find_obstacle(context: Context, ranks: int) -> str:
+def find_obstacle(context: Context, ranks: int) -> str:
     if not context.workload.datasets:
         return f"workload {context.workload.name} has no datasets"
     dataset = context.dataset(_storage(context))

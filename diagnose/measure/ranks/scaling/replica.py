@@ -18,10 +18,13 @@ from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
 from diagnose.measure.ranks.scaling.options import Way
+from diagnose.measure.ranks.scaling.rank_input import RankInput
 from diagnose.workload import Batch, Network
 
 # Adam's step then lies far above the rounding of weights near 1, and far below their size.
 PROOF_LEARNING_RATE = 1e-3
+# Exact in every precision; small gradients of float16 losses lie above its smallest numbers then.
+FLOAT16_SCALE = 2.0**10
 
 Hook = Callable[[Any, Any], torch.futures.Future[Tensor]]  # from a state and a bucket
 # Gradients are exchanged as they are, or narrower.
@@ -52,7 +55,8 @@ class LossOf(nn.Module):
             raise TypeError(
                 f"the workload's loss returned a {type(loss).__name__}; it must return one tensor"
             )
-        return loss
+        # What a GradScaler would settle at is not known here; unscaled, small gradients vanish.
+        return loss * FLOAT16_SCALE if self._low is torch.float16 else loss
 
 
 @dataclass(frozen=True)
@@ -66,6 +70,8 @@ class RankLab:
     seed: int
     group: dist.ProcessGroup
     needs_find_unused: bool = False  # some parameters get no gradient from this job
+    # This rank's share of the data through so many loader processes; None: there is no dataset.
+    load: Callable[[int], RankInput] | None = None
 
     @property
     def rank(self) -> int:
@@ -119,7 +125,13 @@ class Replica:
             )
         self.samples_per_step = lab.batch_size // way.split * way.passes
         self._way = way
-        self._batches = lab.batches(way.passes, lab.batch_size // way.split)
+        self._batches: Sequence[Batch] = ()
+        self._input: RankInput | None = None
+        if way.workers is None:
+            self._batches = lab.batches(way.passes, lab.batch_size // way.split)
+        else:
+            assert lab.load is not None
+            self._input = lab.load(way.workers)
         self._log = log
         self._loss = lab.build().train()
         self._wrapped = _wrap(self._loss, lab, way, log)
@@ -131,12 +143,22 @@ class Replica:
         self._optimizer.step()
         self._optimizer.zero_grad()
 
+    def drain(self) -> None:
+        if self._input is not None:
+            self._input.drain()
+
+    def settle(self) -> None:
+        if self._input is not None:
+            self._input.settle()
+
     def run_passes(self) -> None:
-        last = len(self._batches) - 1
-        for index, batch in enumerate(self._batches):
+        source = self._input
+        batches = self._batches if source is None else [source.loaded()]
+        last = len(batches) - 1
+        for index, batch in enumerate(batches):
             quiet = index < last and self._way.no_sync != "nothing"
             with self._silence(quiet and self._way.no_sync == "forward and backward"):
-                loss = self._wrapped(batch) / len(self._batches)
+                loss = self._wrapped(batch) / len(batches)
                 with self._silence(quiet and self._way.no_sync == "backward"):
                     torch.autograd.backward(loss)
 

@@ -6,77 +6,41 @@ does. Only what was seen to take time is tried: every further window leaves fewe
 
 from __future__ import annotations
 
+import gc
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
-import torch
-
 from diagnose.measure.lines.source import Place
 from diagnose.measure.machine.allocator import keep_freed_memory, return_large_blocks
-from diagnose.measure.script.change.doubling import Doubling
 from diagnose.measure.script.change.exchanges import Replicas
-from diagnose.measure.script.change.stand_ins import (
-    KeptCopies,
-    KeptValues,
-    Swap,
-    can_be_replayed,
-)
-from diagnose.measure.script.change.variant import Variant, choose_together
+from diagnose.measure.script.change.functions import can_be_replayed
+from diagnose.measure.script.change.on_device import has_room
+from diagnose.measure.script.change.stand_ins import KeptCopies, KeptValues, Swap
+from diagnose.measure.script.change.variant import Variant, choose_together, unchanged
 from diagnose.measure.script.patches import Patches
 from diagnose.measure.script.ranks import Ranks
-from diagnose.measure.script.watch.origins import MOST_KEPT, Feed
+from diagnose.measure.script.watch.origins import Feed
 from diagnose.measure.script.watch.seen import Picture
 from diagnose.records.script import (
+    ALL,
+    FEWEST_LAUNCHES,
+    FROZEN,
+    GARBAGE,
+    NO_ANOMALIES,
+    PLAIN,
+    READING_SHARE,
     Site,
     Suspect,
-    doubled_name,
     replayed_name,
 )
 
-# What is below this share of a step is not worth a window of its own.
-WORTH_TRYING = 0.02
 MOST_SWAPS = 3
-MOST_OPTIMIZERS = 2
-MOST_DOUBLED = 2
-# Runs of a line, or reads of a value, in one step: fewer are not worth a window of their own.
-FEWEST_RUNS = 16
 REPLAY, KEPT_COPIES = "replayed batches", "kept copies"
 
 
-def other_optimizer(
-    optimizer: torch.optim.Optimizer, site: Site | None, place: int
-) -> Variant | None:
-    """The same update by fewer operators, if this optimizer has such a form."""
-    groups = optimizer.param_groups
-    parameters = [each for group in groups for each in group["params"]]
-    usable = all(
-        each.is_floating_point() and (each.grad is None or each.grad.layout is torch.strided)
-        for each in parameters
-    )
-    blocked = any(group.get("differentiable") or group.get("capturable") for group in groups)
-    if not usable or blocked or any(group.get("fused") for group in groups):
-        return None
-    form = next((name for name in ("fused", "foreach") if name in groups[0]), None)
-    if form is None or all(group.get(form) for group in groups):
-        return None
-
-    def begin(patches: Patches) -> None:
-        for group in groups:
-            for name in ("fused", "foreach"):
-                patches.set_item(group, name, name == form)
-
-    return Variant(
-        name=f"optimizer {form} {place}",
-        cause="optimizer",
-        what=f"{form}=True in {type(optimizer).__name__}",
-        site=site,
-        begin=begin,
-    )
-
-
-def kept_memory(site: Site) -> Variant:
+def kept_memory(site: Site, worth: float) -> Variant:
     """On the CPU only: accelerators keep freed memory anyway."""
 
     def begin(patches: Patches) -> None:
@@ -91,6 +55,24 @@ def kept_memory(site: Site) -> Variant:
         site=site,
         begin=begin,
         settle=2,
+        worth=worth,
+    )
+
+
+def frozen_garbage(site: Site | None, worth: float) -> Variant:
+    """The collector does not visit what is there already, as after gc.freeze()."""
+
+    def begin(patches: Patches) -> None:
+        gc.freeze()
+        patches.on_undo(gc.unfreeze)
+
+    return Variant(
+        name=FROZEN,
+        cause="host",
+        what="Python's garbage collector left out all objects that were there (gc.freeze())",
+        site=site,
+        begin=begin,
+        worth=worth,
     )
 
 
@@ -104,7 +86,7 @@ class Candidates:
         self._device = picture.instruments.device
         self._origins = picture.instruments.origins
         self._batches = picture.instruments.feeds
-        self._worth = WORTH_TRYING * picture.seen.typical_seconds
+        self._worth = picture.worth_trying
         self._feeds = [each for each in picture.feeds if each.batches]
         self._values = KeptValues(picture.sources, self._device)
         self._swaps = self._choose_swaps()
@@ -121,74 +103,65 @@ class Candidates:
         found = [
             *(each for models in self._replicas for each in models.variants(backward)),
             *self._about_batches(),
-            *self._about_optimizers(),
             self._about_precision(),
+            self._about_anomalies(),
             self._about_memory(),
             self._about_reads(),
+            self._about_garbage(),
             *(self._replayed_function(*each) for each in self._swaps if each[0].is_ready),
         ]
         unable = [replayed_name(each.key) for swap, each in self._swaps if not swap.is_ready]
         if self._picture.feeds and not self._feeds:
             unable += [REPLAY, KEPT_COPIES]
-        return choose_together(self._ranks, [each for each in found if each is not None], unable)
+        known = [each for each in found if each is not None]
+        return choose_together(self._ranks, [*known, *self._together(known)], unable)
 
-    def joined(self) -> tuple[Variant, Variant] | None:
-        """Several batches as one, and beside it the same batches one by one."""
-        can_join = bool(self._feeds) and all(each.join() for each in self._feeds)
-        if not self._ranks.decide(can_join, all):
-            return None
-        beside = replace(self._replayed(), name="replayed beside")
-        joined = replace(
-            beside,
-            name="joined batches",
-            cause="batch",
-            what=f"{MOST_KEPT} batches kept in memory were trained on as one",
-            begin=partial(self._batches.serve, mode="join"),
-            against=beside.name,
-            samples=float(MOST_KEPT),
-        )
-        return joined, beside
+    def _together(self, variants: Sequence[Variant]) -> list[Variant]:
+        """Everything at once: what several fixes give back that may overlap."""
+        parts = [each for each in variants if each.wanted and not each.shared and not each.risky]
+        copied = any(each.name == KEPT_COPIES for each in parts)
+        parts = [each for each in parts if not (copied and each.name == REPLAY)]
+        if len(parts) < 2 or self._ranks.count > 1:
+            return []
 
-    def doubled(self) -> dict[Variant, Doubling]:
-        """Lines whose work is done twice, where their function cannot be replayed.
+        def begin(patches: Patches) -> None:
+            for each in parts:
+                each.begin(patches)
 
-        Not with several ranks: an exchange in such a line would wait for the others.
-        """
-        if self._ranks.count > 1:
-            return {}
-        replayed = {id(suspect) for swap, suspect in self._swaps if swap.is_ready}
-        anchors = self._picture.spine.anchors
-        found: dict[Variant, Doubling] = {}
-        for group, suspect in sorted(self._picture.suspects, key=lambda pair: -pair[1].seconds):
-            if len(found) == MOST_DOUBLED:
-                break
-            spot = group.hottest
-            if spot is None or id(suspect) in replayed or not self._is_odd(suspect):
-                continue
-            doubling = Doubling(spot.code, spot.line, anchors.get(spot.code, ()))
-            if doubling.refused:
-                continue
-            share = group.share_of(spot.code.co_filename, doubling.lines)
-            if not share:
-                continue  # it was not seen at work itself
-            variant = Variant(
-                name=doubled_name(suspect.key),
-                cause="host",
-                what=f"the line ran twice in {suspect.site.function}, to see what that adds",
-                site=suspect.site,
-                begin=doubling.begin,
-                uses=doubling.uses,
-                doubles=share,
+        return [
+            replace(
+                unchanged(ALL),
+                what="all of these changes at once",
+                begin=begin,
+                settle=max(each.settle for each in parts),
+                spares=sum(each.spares for each in parts),
             )
-            found[variant] = doubling
-        return found
+        ]
 
-    def _is_odd(self, suspect: Suspect) -> bool:
-        """Work that could be a cause: many runs of a line, many reads, or mostly Python."""
-        if suspect.phase not in ("host", "forward", "input") or suspect.seconds < self._worth:
-            return False
-        many = max(suspect.trips, suspect.syncs) >= FEWEST_RUNS
-        return many or suspect.operator_seconds < suspect.seconds / 2
+    def halved(self) -> tuple[Variant, ...] | None:
+        """Half of every batch, and beside it the whole of it.
+
+        Only where the arithmetic does not explain the step: else no batch is too small.
+        """
+        can_halve = (
+            bool(self._feeds)
+            and self._picture.is_mostly_overhead
+            and all(each.halve() for each in self._feeds)
+        )
+        if not self._ranks.decide(can_halve, all):
+            return None
+        beside = replace(self._replayed(), name="replayed beside", wanted=False)
+        half = replace(
+            self._replayed(),
+            name="halved batches",
+            cause="batch",
+            what="batches kept in memory were cut in two: what does not get shorter is paid per "
+            "step, whatever the batch",
+            begin=partial(self._batches.serve, mode="half"),
+            against=beside.name,
+            samples=0.5,
+        )
+        return unchanged(PLAIN), beside, half
 
     def _choose_swaps(self) -> list[tuple[Swap, Suspect]]:
         functions = {
@@ -216,20 +189,10 @@ class Candidates:
         kept = replace(self._kept_copies(copying), wanted=copies > self._worth)
         return [replace(self._replayed(), wanted=slow), kept]
 
-    def _about_optimizers(self) -> list[Variant | None]:
-        if self._picture.seconds_of("optimizer") <= self._worth:
-            return []
-        optimizers = self._picture.instruments.boundary.optimizers
-        largest = sorted(optimizers, key=_tensors_of, reverse=True)
-        return [
-            other_optimizer(each, self._picture.optimizer_site(each), place)
-            for place, each in enumerate(largest[:MOST_OPTIMIZERS])
-        ]
-
     def _about_precision(self) -> Variant | None:
         """Lower precision than the script's own changes its numbers, and is not tried."""
         entered = self._picture.seen.autocast
-        if not entered:
+        if not entered or not has_room(self._device, 1):
             return None
         return Variant(
             name="no autocast",
@@ -237,26 +200,60 @@ class Candidates:
             what="autocast was switched off",
             site=self._picture.site(entered.most_common(1)[0][0]),
             begin=self._origins.switch_autocast_off,
+            worth=self._picture.seen.typical_seconds,
+            risky=True,  # what one step hands on to the next may be of the lower precision
             shared=True,
         )
 
-    def _about_memory(self) -> Variant | None:
-        site = self._largest_allocation() if self._device.is_cpu else None
-        return kept_memory(site) if site is not None else None
+    def _about_anomalies(self) -> Variant | None:
+        if self._origins.anomaly_spot is None:
+            return None
+        return Variant(
+            name=NO_ANOMALIES,
+            cause="host",
+            what="autograd's anomaly detection was switched off",
+            site=self._picture.site(self._origins.anomaly_spot),
+            begin=self._origins.switch_anomalies_off,
+            worth=self._picture.seen.typical_seconds,
+        )
 
-    def _largest_allocation(self) -> Site | None:
+    def _about_garbage(self) -> Variant | None:
+        """What the script itself has frozen must stay so, and cannot be told apart."""
+        worth = self._picture.seconds_of(GARBAGE)
+        if worth <= self._worth or gc.get_freeze_count():
+            return None
+        spot = self._picture.groups[GARBAGE].hottest
+        return frozen_garbage(self._picture.site(spot), worth)
+
+    def _about_memory(self) -> Variant | None:
+        site, nbytes = self._largest_allocation() if self._device.is_cpu else (None, 0.0)
+        ceilings = self._picture.seen.ceilings
+        rate = ceilings.fresh_bytes_per_second if ceilings is not None else 0.0
+        worth = nbytes / rate if rate else 0.0
+        return kept_memory(site, worth) if site is not None and worth > self._worth else None
+
+    def _largest_allocation(self) -> tuple[Site | None, float]:
+        """Where, and how much of all lines goes back to the system in a step."""
         sizes = Counter[Place]()
         for step in self._picture.seen.works:
             for place, line in step.lines.items():
                 if place is not None and place.path:
                     sizes[place] += line.large_bytes
         best = max(sizes, key=lambda place: sizes[place], default=None)
-        return self._picture.sources.site_of(best) if best is not None and sizes[best] else None
+        if best is None or not sizes[best]:
+            return None, 0.0
+        per_step = sizes.total() / len(self._picture.seen.works)
+        return self._picture.sources.site_of(best), per_step
 
     def _about_reads(self) -> Variant:
         """On the CPU a value is there at once; only reading very many takes time."""
-        fewest = FEWEST_RUNS if self._device.is_cpu else 1
-        reading = [each for _, each in self._picture.suspects if each.syncs >= fewest]
+        fewest = FEWEST_LAUNCHES if self._device.is_cpu else 1
+        least = READING_SHARE if self._device.is_cpu else 0.0
+        reading = [
+            each
+            for _, each in self._picture.suspects
+            if each.syncs >= fewest and each.operator_seconds >= least * each.seconds
+        ]
         most = max(reading, key=lambda each: each.syncs, default=None)
         return Variant(
             name="kept values",
@@ -265,7 +262,9 @@ class Candidates:
             site=most.site if most is not None else None,
             begin=self._values.replay,
             uses=self._values.uses if most is not None else None,
-            wanted=most is not None,
+            worth=most.seconds if most is not None else 0.0,
+            risky=True,  # a value may decide what the script does next
+            wanted=most is not None and most.seconds > self._worth,
         )
 
     def _replayed(self) -> Variant:
@@ -277,6 +276,7 @@ class Candidates:
             begin=partial(self._batches.serve, mode="replay"),
             uses=self._batches.count_served,
             settle=_steps_to_settle(self._feeds),
+            worth=self._picture.seconds_of("input"),
         )
 
     def _kept_copies(self, copying: Sequence[Suspect]) -> Variant:
@@ -295,6 +295,7 @@ class Candidates:
             site=most.site if most is not None else None,
             begin=begin,
             against=REPLAY,
+            worth=sum(each.copy_seconds for each in copying),
         )
 
     def _replayed_function(self, swap: Swap, suspect: Suspect) -> Variant:
@@ -304,6 +305,8 @@ class Candidates:
             what=f"{suspect.site.function} returned its results of an earlier step",
             site=suspect.site,
             begin=swap.replay,
+            worth=suspect.seconds,
+            spares=swap.nodes,
             shared=swap.exchanges > 0,
         )
 
@@ -313,10 +316,6 @@ def _steps_to_settle(feeds: Sequence[Feed]) -> int:
     if not any(each.workers for each in feeds):
         return 0
     return max(each.prefetched for each in feeds) + 1
-
-
-def _tensors_of(optimizer: torch.optim.Optimizer) -> int:
-    return sum(len(group["params"]) for group in optimizer.param_groups)
 
 
 def _largest(answers: list[dict[str, float]]) -> list[str]:

@@ -1,34 +1,38 @@
 """What if this had not to be done? Functions, reads and conversions that hand out kept results.
 
-A function keeps its identity and only its code is exchanged, so every name that the script has for
-it (an import, a method, a default) meets the stand-in. Evaluations, checkpoints and log lines come
-every so many steps, so no window holds one for sure: every second one of a pair is left out, in
-random order, and the steps with one are compared with the steps without. Values are only kept for
-the user's own lines: what torch reads for itself (step counters, scales, norms) decides what its
-operators do.
+Evaluations, checkpoints and log lines come every so many steps, so no window holds one for sure:
+every second one of a pair is left out, in random order, and the steps with one are compared with
+the steps without. Values are only kept for the user's own lines: what torch reads for itself (step
+counters, scales, norms) decides what its operators do.
 """
 
 from __future__ import annotations
 
 import copy
 import functools
-import gc
-import inspect
 import logging
 import random
 import sys
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Sequence
-from types import CodeType, FrameType, FunctionType
+from collections.abc import Callable, Collection
+from types import CodeType, FrameType
 from typing import Any
 
 import torch
+from torch._C._autograd import _get_sequence_nr
 from torch.utils._pytree import tree_leaves
 
 from diagnose.measure.machine.device import Device
 from diagnose.measure.script.change.exchanges import call_counting
+from diagnose.measure.script.change.functions import (
+    can_be_replayed,
+    find_functions,
+    put_stand_in,
+)
 from diagnose.measure.script.patches import Patches
+from diagnose.measure.script.watch.clock import StepClock
 from diagnose.measure.script.watch.origins import MOST_KEPT, Feeds, nbytes_of
+from diagnose.measure.script.watch.seen import Picture
 from diagnose.measure.script.watch.suspects import Spine
 from diagnose.measure.script.watch.where import Sources, Spot
 from diagnose.records.script import Occasion, Phase
@@ -55,44 +59,12 @@ LARGE_BATCH_BYTES = 5_000_000
 _Site = tuple[str, CodeType, int]
 
 
-def find_functions(code: CodeType) -> list[FunctionType]:
-    """Every function that runs this code; closures may have several."""
-    return [each for each in gc.get_referrers(code) if isinstance(each, FunctionType)]
-
-
-def can_be_replayed(code: CodeType) -> bool:
-    """Generators and coroutines keep running frames, which have no result to replay."""
-    flags = code.co_flags
-    running = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
-    return not flags & running and code.co_name != "<module>"
-
-
-StandIn = Callable[[Callable[..., Any], Any, Any], Any]
-
-
-def put_stand_in(patches: Patches, functions: Sequence[FunctionType], stand_in: StandIn) -> None:
-    """The stand-in is given the original, its arguments and its keyword arguments."""
-    for function in functions:
-        original = FunctionType(
-            function.__code__,
-            function.__globals__,
-            function.__name__,
-            function.__defaults__,
-            function.__closure__,
-        )
-        original.__kwdefaults__ = function.__kwdefaults__
-
-        def call(args: Any, kwargs: Any, original: Any = original) -> Any:
-            return stand_in(original, args, kwargs)
-
-        patches.set_code(function, _calling(call, function.__code__))
-
-
 class Swap:
     """One function, first recorded and then replayed."""
 
     def __init__(self, code: CodeType, several_ranks: bool = False) -> None:
         self.exchanges = 0  # with other ranks
+        self.nodes = 0  # of the backward graph that its calls make in one step
         self._counts = several_ranks
         self._functions = find_functions(code)
         self._results: list[Any] = []
@@ -111,11 +83,13 @@ class Swap:
         return bool(self._results) and not self.refused
 
     def _recorded(self, original: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        first = _get_sequence_nr()
         if self._counts:
             result, exchanges = call_counting(original, args, kwargs)
             self.exchanges += exchanges
         else:
             result = original(*args, **kwargs)
+        self.nodes += _get_sequence_nr() - first
         if result is None:
             self.refused = "it returns nothing that could be kept"
         elif has_graph(result):
@@ -135,23 +109,6 @@ def has_graph(result: object) -> bool:
     """Whether a later step cannot use it: its own backward pass has gone over it."""
     return any(
         isinstance(leaf, torch.Tensor) and leaf.requires_grad for leaf in tree_leaves(result)
-    )
-
-
-def _template(*args: Any, **kwargs: Any) -> Any:
-    stand_in: Any = "stand-in"
-    return stand_in(args, kwargs)
-
-
-def _calling(call: Callable[..., Any], code: CodeType) -> CodeType:
-    """Code that calls this object, with as many cells as the closure of the function has."""
-    template = _template.__code__
-    constants = tuple(call if each == "stand-in" else each for each in template.co_consts)
-    return template.replace(
-        co_consts=constants,
-        co_freevars=code.co_freevars,
-        co_name=code.co_name,
-        co_filename=__file__,
     )
 
 
@@ -184,15 +141,20 @@ class LeftOut:
     def is_left_out(self) -> bool:
         return self._leaves_out and self._calls > 0
 
-    def end_step(self, seconds: float) -> None:
-        """All calls of a step are treated alike, and so is everything within a pair."""
+    def end_step(self, seconds: float) -> list[float] | None:
+        """All calls of a step are treated alike, and so is everything within a pair.
+
+        Gives back where the seconds were noted, if this step had a call.
+        """
         if not self._calls:
-            return
+            return None
         self._calls = 0
-        (self.left_out if self._leaves_out else self.ran).append(seconds)
+        noted = self.left_out if self._leaves_out else self.ran
+        noted.append(seconds)
         if not self._pair:
             self._pair = self._order.sample([True, False], 2)
         self._leaves_out = self._pair.pop() and self._can_be_left_out
+        return noted
 
     def _call(self, original: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         self._calls += 1
@@ -210,15 +172,27 @@ class LeftOut:
 class Occasions:
     """Everything that can be left out now and then in this script."""
 
-    def __init__(self, spine: Spine, marks: Iterable[tuple[Spot, ...]], seen: set[Phase]) -> None:
-        evaluating = {_entrance(spine, mark) for mark in marks}
-        found = [LeftOut(code, "evaluation") for code in evaluating if code is not None]
-        if "checkpoint" in seen:
-            found += [LeftOut(code, "checkpoint") for code in _writers()]
-        if "logging" in seen:
-            found.append(LeftOut(logging.Logger.handle.__code__, "logging"))
-        self._found = found
+    def __init__(self, device: Device) -> None:
+        self._found: list[LeftOut] = []
         self._steps = 0
+        # Of the steps since `install`: the device's own time, which corrects what was noted.
+        self._clock = StepClock(device)
+        self._noted: list[list[tuple[list[float], int]]] = []
+
+    def look_for(self, picture: Picture) -> None:
+        """What this picture shows and no earlier one did."""
+        seen = {group.phase for group in picture.groups.values()}
+        wanted: dict[CodeType, Phase] = {}
+        for mark in picture.seen.marks:
+            code = _entrance(picture.spine, mark)
+            if code is not None:
+                wanted[code] = "evaluation"
+        if "checkpoint" in seen:
+            wanted.update(dict.fromkeys(_writers(), "checkpoint"))
+        if "logging" in seen:
+            wanted[logging.Logger.handle.__code__] = "logging"
+        known = {each.code for each in self._found}
+        self._found += [LeftOut(code, phase) for code, phase in wanted.items() if code not in known]
 
     @property
     def names(self) -> list[str]:
@@ -232,6 +206,8 @@ class Occasions:
     def install(self, patches: Patches) -> None:
         for each in self._found:
             each.install(patches)
+        self._noted = []
+        self._clock.begin()
 
     @property
     def leaves_out(self) -> bool:
@@ -240,12 +216,16 @@ class Occasions:
 
     def end_step(self, seconds: float) -> None:
         self._steps += 1
-        for each in self._found:
-            each.end_step(seconds)
+        self._clock.note()
+        noted = [each.end_step(seconds) for each in self._found]
+        self._noted.append([(each, len(each) - 1) for each in noted if each is not None])
 
-    def record(self) -> list[Occasion]:
-        return [
-            Occasion(
+    def record(self) -> dict[str, Occasion]:
+        for seconds, noted in zip(self._clock.read(), self._noted, strict=False):
+            for each, at in noted:
+                each[at] = seconds
+        return {
+            each.name: Occasion(
                 each.phase,
                 each.code.co_name,
                 _LEFT_OUT[each.phase],
@@ -255,7 +235,7 @@ class Occasions:
             )
             for each in self._found
             if each.ran or each.left_out
-        ]
+        }
 
 
 def _entrance(spine: Spine, mark: tuple[Spot, ...]) -> CodeType | None:

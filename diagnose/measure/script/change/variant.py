@@ -25,7 +25,9 @@ class Variant:
     settle: int = 1  # steps after which it, or its absence, has taken effect
     samples: float = 1.0
     uses: Callable[[], int] | None = None  # counts up whenever it takes effect
-    doubles: float = 0.0
+    worth: float = 0.0  # seconds per step that it may give back at most
+    risky: bool = False  # the script may not expect it, so it is tried after all others
+    spares: float = 0.0  # nodes of the backward graph, per step, that it leaves out by itself
     wanted: bool = True  # else it is only made where another rank wants it
     shared: bool = False  # all ranks must make it, or none
 
@@ -37,7 +39,6 @@ class Variant:
             self.what,
             self.site,
             self.samples,
-            self.doubles,
             failed,
         )
 
@@ -58,6 +59,8 @@ def choose_together(
             "wanted": each.wanted,
             "shared": each.shared,
             "settle": each.settle,
+            "worth": each.worth,
+            "risky": each.risky,
             "change": to_dict(each.describe()),
         }
         for each in variants
@@ -70,6 +73,7 @@ def choose_together(
 
 
 def _choose(answers: list[Any]) -> list[Any]:
+    """The most promising first, and what is risky last."""
     chosen = []
     for name in dict.fromkeys(name for each in answers for name in each["able"]):
         told = [each["able"][name] for each in answers if name in each["able"]]
@@ -78,8 +82,10 @@ def _choose(answers: list[Any]) -> list[Any]:
         if any(each["wanted"] for each in told) and not blocked and not alone:
             told.sort(key=lambda each: not each["wanted"])
             settle = max(each["settle"] for each in told)
-            chosen.append({"name": name, "settle": settle, "change": told[0]["change"]})
-    return chosen
+            order = (any(each["risky"] for each in told), -max(each["worth"] for each in told))
+            each = {"name": name, "settle": settle, "change": told[0]["change"]}
+            chosen.append((order, each))
+    return [each for _, each in sorted(chosen, key=lambda pair: pair[0])]
 
 
 def _elsewhere(change: Any) -> Variant:

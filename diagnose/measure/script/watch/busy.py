@@ -23,13 +23,16 @@ class Busy:
         self._seconds = self._worked = 0.0
         self._began = self._asked = time.perf_counter()
         self._counted = device.busy_seconds()
+        self._steps, self._retries, self._retried = 0, 0, device.allocator_retries()
 
     def begin(self) -> None:
         self._began = self._asked = time.perf_counter()
         self._counted = self._device.busy_seconds()
+        self._retried = self._device.allocator_retries()
 
     def note(self) -> None:
         """After a step."""
+        self._steps += 1
         now = time.perf_counter()
         if self._counted is None and now - self._asked >= ASKED_EVERY_SECONDS:
             self._asked = now
@@ -41,6 +44,12 @@ class Busy:
         if counted is not None and self._counted is not None:
             self._worked += counted - self._counted
             self._seconds += time.perf_counter() - self._began
+        self._retries += self._device.allocator_retries() - self._retried
+
+    @property
+    def retries_per_step(self) -> float:
+        """How often the allocator had to free what it keeps, and to wait for the device first."""
+        return self._retries / self._steps if self._steps else 0.0
 
     @property
     def reading(self) -> Reading:

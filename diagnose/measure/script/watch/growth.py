@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 import types
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import CodeType, FrameType
@@ -46,6 +47,11 @@ class Growing:
     at: list[int] = field(default_factory=list)
 
     @property
+    def names(self) -> list[str]:
+        """That work would use which has to do with it; a part of a model has one of its own."""
+        return self.name.split(".")[1:] or [self.name]
+
+    @property
     def per_step(self) -> float:
         steps = self.at[-1] - self.at[0]
         return (self.lengths[-1] - self.lengths[0]) / steps if steps else 0.0
@@ -77,24 +83,47 @@ class Lengths:
     def __init__(self, sources: Sources) -> None:
         self._sources = sources
         # By their names: a list that is exchanged for an empty one has not grown.
-        self._seen: dict[tuple[CodeType, str], Growing] = {}
+        self._seen: dict[tuple[object, str], Growing] = {}
 
-    def look(self, frame: FrameType | None, step: int) -> None:
+    def look(
+        self, frame: FrameType | None, step: int, models: Iterable[torch.nn.Module] = ()
+    ) -> None:
+        """`models` are those that are trained: a framework may hold the only name of one."""
         met: set[CodeType] = set()
+        for model in models:
+            home = getattr(sys.modules.get(type(model).__module__), "__file__", None) or ""
+            for name, value in _parts(type(model).__name__, model):
+                self._note(type(model), name, home, value, step)
         while frame is not None:
             code = frame.f_code
             if self._sources.is_users(code) and code not in met:
                 met.add(code)  # a function that calls itself has several things of one name
-                for name, value in _named(frame):
-                    length = _length(value)
-                    if length:
-                        seen = self._seen.setdefault(
-                            (code, name), Growing(name, code.co_filename, _holds(value))
-                        )
-                        seen.holds_graph |= _has_graph(value)
-                        seen.lengths.append(length)
-                        seen.at.append(step)
+                for name, value in self._named(frame):
+                    self._note(code, name, code.co_filename, value, step)
             frame = frame.f_back
+
+    def _named(self, frame: FrameType) -> Iterator[tuple[str, Any]]:
+        """What the frame can name, and the members of that; of objects of the user's theirs too."""
+        scope = frame.f_globals if frame.f_code.co_name == "<module>" else frame.f_locals
+        for name, value in list(scope.items()):
+            if name.startswith("__"):
+                continue
+            yield name, value
+            if isinstance(value, torch.nn.Module):
+                yield from _parts(name, value)
+            for member, each in _members(value):
+                yield f"{name}.{member}", each
+                home = getattr(sys.modules.get(type(each).__module__), "__file__", None)
+                if home and self._sources.lines.name(home) is not None:
+                    yield from ((f"{name}.{member}.{a}", b) for a, b in _members(each))
+
+    def _note(self, owner: object, name: str, path: str, value: Any, step: int) -> None:
+        length = _length(value)
+        if length:
+            seen = self._seen.setdefault((owner, name), Growing(name, path, _holds(value)))
+            seen.holds_graph |= _has_graph(value)
+            seen.lengths.append(length)
+            seen.at.append(step)
 
     def growing(self) -> list[Growing]:
         """What only grows; those with tensors first, then the fastest."""
@@ -113,21 +142,21 @@ def resident_bytes(device: Device) -> int:
     return pages * os.sysconf("SC_PAGE_SIZE")
 
 
-def _named(frame: FrameType) -> Iterator[tuple[str, Any]]:
-    scope = frame.f_globals if frame.f_code.co_name == "<module>" else frame.f_locals
-    for name, value in list(scope.items()):
-        if name.startswith("__"):
-            continue
-        yield name, value
-        if isinstance(value, torch.nn.Module):
-            modules = list(value.modules())
-            hooks = [hook for each in modules for kind in _HOOKS for hook in getattr(each, kind)]
-            yield f"{name}.{HOOKS}", hooks
-        members = getattr(value, "__dict__", None)
-        if isinstance(members, dict) and not isinstance(
-            value, type | types.ModuleType | types.FunctionType | torch.nn.Module
-        ):
-            yield from ((f"{name}.{member}", each) for member, each in list(members.items()))
+def _members(value: Any) -> list[tuple[str, Any]]:
+    members = getattr(value, "__dict__", None)
+    plain = not isinstance(value, type | types.ModuleType | types.FunctionType | torch.nn.Module)
+    return list(members.items()) if isinstance(members, dict) and plain else []
+
+
+def _parts(name: str, model: torch.nn.Module) -> Iterator[tuple[str, Any]]:
+    """Its hooks, and what its modules keep: a metric, say, all that it was given."""
+    modules = dict(model.named_modules())
+    hooks = [hook for each in modules.values() for kind in _HOOKS for hook in getattr(each, kind)]
+    yield f"{name}.{HOOKS}", hooks
+    for path, module in modules.items():
+        for member, each in list(vars(module).items()):
+            if isinstance(each, _CONTAINERS) and not member.startswith("_"):
+                yield ".".join(filter(None, (name, path, member))), each
 
 
 def _length(value: Any) -> int:

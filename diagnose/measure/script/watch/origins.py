@@ -15,6 +15,7 @@ import weakref
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from types import FrameType
 from typing import Any, Literal
 
@@ -29,7 +30,8 @@ from diagnose.measure.script.watch.where import Sources, Spot
 MOST_KEPT = 4
 MOST_KEPT_BYTES = 100_000_000
 
-Mode = Literal["", "replay", "join"]
+Mode = Literal["", "replay", "half"]
+_PLAIN_VALUES = (int, float, str, bytes, bool, type(None))
 
 
 class Origins:
@@ -37,11 +39,15 @@ class Origins:
 
     def __init__(self, sources: Sources) -> None:
         self.double_spot: Spot | None = None
+        self.backward_calls = self.steps = 0  # of sampled steps
         self._sources = sources
         self._optimizers: dict[int, Spot] = {}
         self._switched_off: Patches | None = None
+        self.anomaly_spot: Spot | None = None  # where anomaly detection was switched on
+        self._ignores_anomalies = False
 
     def install(self, patches: Patches) -> None:
+        patches.put(torch, "set_anomaly_enabled", partial(self._noting_anomalies, patches))
         for owner, name, note in (
             (torch.optim.Optimizer, "__init__", self._note_optimizer),
             (torch.nn.Module, "_apply", self._note_conversion),
@@ -60,18 +66,53 @@ class Origins:
 
         def make(original: Any) -> Any:
             def enter(context: Any) -> Any:
-                note(sys._getframe(1))
-                if self._switched_off is not None and context._enabled:
-                    self._switched_off.set(context, "_enabled", False)
+                if context._enabled:  # else one that is there switches it off, or restores that
+                    note(sys._getframe(1))
+                    if self._switched_off is not None:
+                        self._switched_off.set(context, "_enabled", False)
                 return original(context)
 
             return enter
 
         patches.put(torch.autocast, "__enter__", make)
 
+    def count_backward(self, patches: Patches) -> None:
+        """An optimizer's step may come after several backward passes."""
+
+        def make(original: Any) -> Any:
+            @functools.wraps(original)
+            def backward(*args: Any, **kwargs: Any) -> Any:
+                self.backward_calls += 1
+                return original(*args, **kwargs)
+
+            return backward
+
+        patches.put(torch.autograd, "backward", make)
+
     def switch_autocast_off(self, patches: Patches) -> None:
         """For whoever enters it from now on."""
         patches.set(self, "_switched_off", patches)
+
+    def switch_anomalies_off(self, patches: Patches) -> None:
+        """Their detection, now and for whoever switches it on."""
+        if torch.is_anomaly_enabled():
+            checks = torch.is_anomaly_check_nan_enabled()
+            patches.on_undo(lambda: torch.set_anomaly_enabled(True, checks))
+            torch.set_anomaly_enabled(False)
+        patches.set(self, "_ignores_anomalies", True)  # undone first
+
+    def _noting_anomalies(self, patches: Patches, original: Any) -> Any:
+        @patches.safely
+        def note(caller: FrameType) -> None:
+            self.anomaly_spot = next(iter(self._sources.spots(caller)), self.anomaly_spot)
+
+        @functools.wraps(original)
+        def set_enabled(enabled: bool, check_nan: bool = True) -> None:
+            if enabled:
+                note(sys._getframe(1))
+            original(enabled and not self._ignores_anomalies, check_nan)
+
+        return set_enabled
 
     def _noting(self, note: Callable[[Any, FrameType], None]) -> Callable[[Any], Any]:
         """A method that calls the original and then notes by whom it was called."""
@@ -108,7 +149,9 @@ class _Made:
 
 @dataclass
 class Feed:
-    """All DataLoaders that one line makes: a new one for every epoch is still the same feed."""
+    """All DataLoaders that one line makes of a data set: a new one for every epoch is the same
+    feed, and what a framework makes for evaluation in that line is another.
+    """
 
     spot: Spot | None
     batch_size: int | None
@@ -116,11 +159,14 @@ class Feed:
     collate: Any
     workers: int
     prefetched: int
-    callers: set[Spot] = field(default_factory=set)
+    ways: set[tuple[Spot, ...]] = field(default_factory=set)  # to where its batches are asked for
+    trains: int = 0  # batches asked for while a model was being trained,
+    evaluates: int = 0  # and while it was in evaluation mode
     batches: list[Any] = field(default_factory=list)
     kept_bytes: int = 0
     served: int = 0
-    joined: Any = None
+    halves: list[Any] = field(default_factory=list)
+    batch_seconds: float = 0.0  # that making one takes in this process
     distinct: int = MOST_KEPT  # so many of the batches are handed out in turn
 
     def keep(self, batch: Any) -> None:
@@ -131,27 +177,27 @@ class Feed:
 
     def serve(self, mode: Mode) -> Any:
         self.served += 1
-        kept = self.batches[self.served % min(self.distinct, len(self.batches))]
-        if mode == "join":
-            kept = self.joined
+        batches = self.halves if mode == "half" else self.batches
+        kept = batches[self.served % min(self.distinct, len(batches))]
         # A step may take things out of its batch; the tensors themselves are shared.
         return tree_map(lambda leaf: leaf, kept)
 
-    def join(self) -> bool:
-        """Whether its kept batches can be joined to a single one."""
-        if len(self.batches) < MOST_KEPT:
+    def halve(self) -> bool:
+        """Whether its kept batches can be cut in two: nothing but tensors of as many rows each.
+
+        An object of a class that is not known here may hold rows that would not be cut.
+        """
+        leaves = tree_leaves(self.batches)
+        tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+        opaque = [leaf for leaf in leaves if not isinstance(leaf, (torch.Tensor, *_PLAIN_VALUES))]
+        rows = {leaf.shape[0] if leaf.dim() else 0 for leaf in tensors}
+        if opaque or len(rows) != 1 or min(rows) < 2:
             return False
-        leaves = [leaf for leaf in tree_leaves(self.batches[0]) if isinstance(leaf, torch.Tensor)]
-        sizes = {leaf.shape[0] if leaf.dim() else 0 for leaf in leaves}
-        if len(sizes) != 1 or 0 in sizes:
-            return False
-        try:
-            self.joined = tree_map(
-                lambda *parts: torch.cat(parts) if isinstance(parts[0], torch.Tensor) else parts[0],
-                *self.batches,
-            )
-        except (RuntimeError, ValueError, TypeError):  # batches of different shapes or structures
-            return False
+        half = rows.pop() // 2
+        self.halves = tree_map(
+            lambda leaf: leaf[:half].clone() if isinstance(leaf, torch.Tensor) else leaf,
+            self.batches,
+        )
         return True
 
 
@@ -160,8 +206,9 @@ class Feeds:
 
     def __init__(self, sources: Sources, *, keeps: bool) -> None:
         self.mode: Mode = ""
+        self.is_evaluating: Callable[[], bool] = lambda: False
         self._keeps = keeps
-        self.feeds: dict[Spot | int, Feed] = {}
+        self.feeds: dict[tuple[Spot, str] | int, Feed] = {}
         self._sources = sources
         # By what both a loader and its iterators hold: a loader may be gone while it is used.
         self._made: weakref.WeakKeyDictionary[Any, _Made] = weakref.WeakKeyDictionary()
@@ -194,15 +241,21 @@ class Feeds:
         @patches.safely
         def note(iterator: Any, batch: Any, caller: FrameType) -> None:
             feed = ours._feed(iterator)
-            if len(feed.callers) < MOST_KEPT:
-                feed.callers.update(ours._sources.spots(caller)[:1])
+            evaluates = ours.is_evaluating()
+            feed.evaluates += evaluates
+            feed.trains += not evaluates
+            if len(feed.ways) < MOST_KEPT:
+                feed.ways.add(tuple(ours._sources.spots(caller)))
             if ours._keeps:
                 feed.keep(batch)
 
         def make(original: Any) -> Any:
             def advance(iterator: Any) -> Any:
-                if ours.mode and id(feed := ours._feed(iterator)) in ours._replayed:
-                    return feed.serve(ours.mode)
+                # An evaluation would never end.
+                if ours.mode and not ours.is_evaluating():
+                    feed = ours._feed(iterator)
+                    if id(feed) in ours._replayed:
+                        return feed.serve(ours.mode)
                 batch = original(iterator)
                 note(iterator, batch, sys._getframe(1))
                 return batch
@@ -212,7 +265,7 @@ class Feeds:
         patches.put(loading._BaseDataLoaderIter, "__next__", make)
 
     def serve(self, patches: Patches, mode: Mode) -> None:
-        """Hand out kept batches, one by one or joined."""
+        """Hand out kept batches, whole or halved."""
         patches.set(self, "mode", mode)
 
     def choose(self, feeds: Sequence[Feed]) -> None:
@@ -225,7 +278,7 @@ class Feeds:
             made = self._made.get(sampler, _Made(None, None))
         except TypeError:
             made = _Made(None, None)
-        key = made.spot or id(sampler)
+        key = (made.spot, _kind(iterator._dataset)) if made.spot is not None else id(sampler)
         if key not in self.feeds:
             workers = int(iterator._num_workers)
             self.feeds[key] = Feed(
@@ -242,26 +295,44 @@ class Feeds:
         return sum(each.served for each in self.feeds.values())
 
 
-def fetch_items(feed: Feed, seconds: float) -> None:
-    """Make batches here as a worker would, for so long, where a sampler can see it."""
+def fetch_items(feed: Feed, seconds: float) -> float:
+    """Make batches here as a worker would, for so long, where a sampler can see it.
+
+    Gives back the seconds that one takes; 0 where none could be made.
+    """
     dataset = feed.dataset() if feed.dataset is not None else None
     if dataset is None or not hasattr(dataset, "__getitem__"):
-        return
+        return 0.0
+    each = 0.0
     began, size = time.perf_counter(), feed.batch_size or 1
     # Neither the script's random numbers nor its errors are our business here.
     with torch.random.fork_rng(devices=[]), contextlib.suppress(Exception):
         while time.perf_counter() - began < seconds:
-            items = []
+            items, first = [], time.perf_counter()
             for index in range(min(size, len(dataset))):
                 items.append(dataset[index])
                 if time.perf_counter() - began > seconds:
-                    return
+                    # Of a batch that takes longer than that, a part is known.
+                    return each or size / len(items) * (time.perf_counter() - first)
             feed.collate(items if feed.batch_size else items[0])
+            each = time.perf_counter() - first
+    return each
 
 
 def nbytes_of(batch: Any) -> int:
     leaves = [leaf for leaf in tree_leaves(batch) if isinstance(leaf, torch.Tensor)]
     return sum(leaf.numel() * leaf.element_size() for leaf in leaves)
+
+
+def _kind(dataset: Any) -> str:
+    """Of data sets that one line gives to loaders: one that is made anew for every epoch is the
+    same, and one for evaluation has another size.
+    """
+    try:
+        size = str(len(dataset))
+    except TypeError:
+        size = ""
+    return f"{type(dataset).__qualname__} {size}"
 
 
 def _weak(value: Any) -> weakref.ref[Any] | None:

@@ -12,6 +12,7 @@ import os
 import sys
 import threading
 import time
+import weakref
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -36,8 +37,14 @@ SWITCH_SECONDS = 0.00001
 MOST_LOOKS = 3
 
 _TORCH = os.path.dirname(torch.__file__) + os.sep
+# A loader that begins anew, with its workers if it has any.
+_STARTS: tuple[CodeType, ...] = (
+    loading.DataLoader.__iter__.__code__,
+    loading._MultiProcessingDataLoaderIter.__del__.__code__,
+)
 _CODES: dict[CodeType, Phase] = {
     loading._BaseDataLoaderIter.__next__.__code__: "input",
+    **dict.fromkeys(_STARTS, "input"),
     torch.nn.Module._wrapped_call_impl.__code__: "forward",
     torch.nn.Module._call_impl.__code__: "forward",
     _engine_run_backward.__code__: "backward",
@@ -52,7 +59,8 @@ _FILES: tuple[tuple[str, Phase], ...] = (
     (_TORCH + os.path.join("utils", "tensorboard"), "logging"),
     (_TORCH + "distributed" + os.sep, "communication"),
 )
-Kind = Phase | Literal["user", "tool", ""]
+_INSTALLED = os.sep + "site-packages" + os.sep
+Kind = Phase | Literal["user", "tool", "framework", ""]
 Instruction = tuple[CodeType, int]  # and its offset there
 # The steps of a walk through frames, none of them written in Python: see Stacks._look.
 _OUTWARDS: Any = FrameType.f_back.__get__
@@ -67,6 +75,10 @@ class Stack(NamedTuple):
     spots: tuple[Spot, ...]
     inside: int  # so many of them run inside the phase; the others lead there
     in_torch: bool = False  # the innermost frame of all is torch's own
+    evaluates: bool = False  # a model that is trained was in evaluation mode
+    beside: CodeType | None = None  # the framework's function that the innermost line led to
+    collects: bool = False  # Python's garbage collector ran there
+    starts: bool = False  # a loader began anew there
 
     @property
     def way(self) -> tuple[Spot, ...]:
@@ -84,6 +96,15 @@ def add_seconds(*parts: Mapping[Stack, float]) -> Seconds:
     return total
 
 
+def hottest(samples: Mapping[Stack, float]) -> Spot | None:
+    """The line of the user's that most of them saw."""
+    lines: dict[Spot, float] = defaultdict(float)
+    for stack, seconds in samples.items():
+        if stack.spots:
+            lines[stack.spots[0]] += seconds
+    return max(lines, key=lambda spot: lines[spot], default=None)
+
+
 class Stacks(threading.Thread):
     """Samples while it is switched on; `seconds` holds the weight of every stack."""
 
@@ -93,7 +114,10 @@ class Stacks(threading.Thread):
         # Functions that evaluate, and the time spent there or in files: not part of every step.
         self.evaluating: set[CodeType] = set()
         self.aside_seconds = 0.0
+        self.by_phase: dict[str, float] = defaultdict(float)
         self.busy_seconds = 0.0  # what this thread has taken from the processor
+        # Models that are trained: while one of them is in evaluation mode, it is evaluated.
+        self._models: list[weakref.ref[torch.nn.Module]] = []
         self._sources = sources
         self._kinds: dict[CodeType, Kind] = dict.fromkeys(tools, "tool")
         self._kinds.update(_CODES)
@@ -104,6 +128,8 @@ class Stacks(threading.Thread):
         self._outermost = frame.f_code
         self._switched_on = threading.Event()
         self._last = 0.0
+        self._collecting = 0.0  # since when the garbage collector runs
+        self._collected = 0.0  # seconds of it that no sample has told of
 
     def switch_on(self, patches: Patches, into: Seconds) -> None:
         """Sample until the patches are undone."""
@@ -113,9 +139,36 @@ class Stacks(threading.Thread):
         patches.on_undo(lambda: sys.setswitchinterval(usual))
         sys.setswitchinterval(SWITCH_SECONDS)
         self.seconds = into
+        gc.callbacks.append(self._note_collection)
+        patches.on_undo(lambda: gc.callbacks.remove(self._note_collection))
+        self._collected = 0.0
         self._last = time.perf_counter()
         patches.on_undo(self._switched_on.clear)
         self._switched_on.set()
+
+    def count_as(self, code: CodeType, phase: Phase) -> None:
+        """What this function of the suite waits for is work of a phase."""
+        self._kinds[code] = phase
+
+    def note_trained(self, model: torch.nn.Module) -> None:
+        """Called to be trained for the first time; a loss without parameters has no mode."""
+        if next(model.parameters(), None) is not None:
+            self._models.append(weakref.ref(model))
+
+    def note_end_of_step(self) -> None:
+        """A model that is updated in evaluation mode says nothing by its mode."""
+        if self.evaluates:
+            self._models = [each for each in self._models if (model := each()) and model.training]
+
+    @property
+    def models(self) -> list[torch.nn.Module]:
+        """That are trained."""
+        return [model for each in self._models if (model := each()) is not None]
+
+    @property
+    def evaluates(self) -> bool:
+        """By the mode of the models alone, whoever has set it."""
+        return any(not model.training for model in self.models)
 
     def run(self) -> None:
         wake_on_time()
@@ -125,11 +178,37 @@ class Stacks(threading.Thread):
             now = time.perf_counter()
             stack = self.read(self._look())
             if stack is not None and self._switched_on.is_set():
-                self.seconds[stack] += now - self._last
-                if self._is_aside(stack):
-                    self.aside_seconds += now - self._last
+                self._add(stack, now - self._last)
             self._last = now
             self.busy_seconds = time.thread_time()
+
+    def _add(self, stack: Stack, seconds: float) -> None:
+        """No sample is taken while the collector runs; the next one comes where it was called, and
+        may come before its end is noted.
+        """
+        if self._collecting:
+            now = time.perf_counter()
+            self._collected += now - self._collecting
+            self._collecting = now
+        collected, self._collected = min(self._collected, seconds), 0.0
+        if collected:
+            self.seconds[stack._replace(collects=True)] += collected
+            self.by_phase["garbage"] += collected
+        self.seconds[stack] += seconds - collected
+        is_aside = self._is_aside(stack)
+        evaluates = is_aside and stack.phase not in ("checkpoint", "logging")
+        self.by_phase["evaluation" if evaluates else stack.phase] += seconds - collected
+        if is_aside:
+            self.aside_seconds += seconds
+
+    def _note_collection(self, phase: str, _: object) -> None:
+        """For gc.callbacks."""
+        now = time.perf_counter()
+        if phase == "start":
+            self._collecting = now
+        elif self._collecting:
+            self._collected += now - self._collecting
+            self._collecting = 0.0
 
     def _look(self) -> list[Instruction]:
         """Where the main thread is, from its innermost frame outwards, all of one moment.
@@ -153,8 +232,10 @@ class Stacks(threading.Thread):
         return []
 
     def _is_aside(self, stack: Stack) -> bool:
-        return stack.phase in ("checkpoint", "logging") or any(
-            spot.code in self.evaluating for spot in stack.spots
+        return (
+            stack.evaluates
+            or stack.phase in ("checkpoint", "logging")
+            or any(spot.code in self.evaluating for spot in stack.spots)
         )
 
     def read(self, instructions: Sequence[Instruction]) -> Stack | None:
@@ -162,7 +243,9 @@ class Stacks(threading.Thread):
         if not instructions:
             return None
         phase: Phase | None = None
-        inside = 0
+        beside: CodeType | None = None
+        previous: Kind = ""
+        inside, starts = 0, False
         spots: list[Spot] = []
         for code, offset in instructions:
             kind = self._kinds.get(code)
@@ -170,15 +253,22 @@ class Stacks(threading.Thread):
                 kind = self._kinds[code] = self._kind(code)
             if kind == "user":
                 spots.append(Spot(code, line_at(code, offset)))
+            elif kind == "framework":
+                beside = beside or (None if spots else code)
             elif kind == "tool":
                 # The user's code below it was called by this suite to be watched.
                 return Stack("input", tuple(spots), len(spots)) if spots else None
-            elif kind and not (kind == "optimizer" and phase is not None):
+            elif kind and not (
+                kind == "optimizer"
+                and (phase is not None or (spots and not _is_own_step(code, previous)))
+            ):
                 # The outermost decides (a module called by a dataset is input), but not the
                 # optimiser, which may call the whole step as its closure.
-                phase, inside = kind, len(spots)
+                phase, inside, starts = kind, len(spots), code in _STARTS
+            previous = kind or previous  # a decorator of torch's own may stand between
         in_torch = instructions[0][0].co_filename.startswith(_TORCH)
-        return Stack(phase or "host", tuple(spots), inside, in_torch)
+        phase = phase or "host"
+        return Stack(phase, tuple(spots), inside, in_torch, self.evaluates, beside, starts=starts)
 
     def _kind(self, code: CodeType) -> Kind:
         if self._sources.is_users(code):
@@ -186,4 +276,10 @@ class Stacks(threading.Thread):
         for part, phase in _FILES:
             if part in code.co_filename:
                 return phase
-        return ""
+        is_torch = code.co_filename.startswith(_TORCH)
+        return "framework" if _INSTALLED in code.co_filename and not is_torch else ""
+
+
+def _is_own_step(code: CodeType, previous: Kind) -> bool:
+    """Whether torch calls the step of an optimizer of the user's own, and no closure."""
+    return previous == "user" and code.co_name == "wrapper"

@@ -7,6 +7,7 @@ call beside that is taken as a whole, and so is a loop. Everything else is taken
 from __future__ import annotations
 
 import linecache
+import os
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -17,12 +18,16 @@ from diagnose.measure.lines.source import Place
 from diagnose.measure.script.watch.stacks import Stack
 from diagnose.measure.script.watch.where import Sources, Span, Spot, block_around, loop_around
 from diagnose.measure.script.watch.work import LineWork, StepWork, find_repeated
-from diagnose.records.script import Phase, Suspect
+from diagnose.records.script import GARBAGE, STARTS, Phase, Suspect
 
 # A constant of a few numbers is made again in many steps, and rightly so.
 FEWEST_REPEATED_ELEMENTS = 256
 # Of the time in a group's operators: so much must give the same results in both steps.
 REPEATED_SHARE = 0.8
+# Of the operators that use weights, where they are layers.
+CHAINED_SHARE = 0.8
+# A framework may write them before it goes back to training.
+_FILES: tuple[Phase, ...] = ("checkpoint", "logging")
 _STEP_PHASES: tuple[Phase, ...] = ("forward", "backward", "optimizer")
 
 
@@ -38,8 +43,11 @@ class Group:
     seconds: float = 0.0
     torch_seconds: float = 0.0  # in Python code of torch's own
     spots: dict[Spot, float] = field(default_factory=lambda: defaultdict(float))
+    # Functions of a framework that its lines led to.
+    besides: dict[CodeType, float] = field(default_factory=lambda: defaultdict(float))
     # Of a group that was split: which part of a line's work it has, and whether that repeats.
     parts: Mapping[Place, float] = field(default_factory=dict)
+    backward_parts: Mapping[Place, float] = field(default_factory=dict)
     repeats: bool | None = None
 
     def name_if_hidden(self, spot: Spot | None) -> None:
@@ -59,16 +67,6 @@ class Group:
             if re.search(rf"\b{re.escape(name)}\b", text):
                 return True
         return False
-
-    def share_of(self, file: str, lines: Span) -> float:
-        """Of its time: so much passes in these lines."""
-        here = sum(
-            seconds
-            for spot, seconds in self.spots.items()
-            if spot.code.co_filename == file and spot.line in lines
-        )
-        whole = sum(self.spots.values())
-        return here / whole if whole else 0.0
 
     @property
     def hottest(self) -> Spot | None:
@@ -101,7 +99,9 @@ class Spine:
             self._evaluating |= {spot.code for spot in mark if spot.code not in self.anchors}
         inline = {spot for mark in marks for spot in mark if spot.code in self.anchors}
         for stack in samples:
-            evaluates = any(spot.code in self._evaluating for spot in stack.spots)
+            evaluates = stack.evaluates or any(
+                spot.code in self._evaluating for spot in stack.spots
+            )
             if stack.phase in _STEP_PHASES and not evaluates and not inline & set(stack.way):
                 for spot in stack.way:
                     self._add(spot)
@@ -127,7 +127,8 @@ class Spine:
             for code, block in self.blocks:
                 if spot.code is code and spot.line in block:
                     return Spot(code, block.first)
-        if any(spot.code in self._evaluating for spot in stack.spots):
+        by_mode = stack.evaluates and stack.spots and stack.phase not in _FILES
+        if by_mode or any(spot.code in self._evaluating for spot in stack.spots):
             return next((spot for spot in stack.spots if spot in self), stack.spots[-1])
         return None
 
@@ -139,6 +140,8 @@ def group_samples(samples: Mapping[Stack, float], spine: Spine) -> dict[str, Gro
         group = groups.setdefault(fresh.key, fresh)
         group.seconds += seconds
         group.torch_seconds += seconds if stack.in_torch else 0.0
+        if stack.beside is not None:
+            group.besides[stack.beside] += seconds
         spot = _innermost(stack, group.phase)
         if spot is not None:
             group.spots[spot] += seconds
@@ -153,6 +156,8 @@ def _innermost(stack: Stack, phase: Phase) -> Spot | None:
 
 
 def _group(stack: Stack, spine: Spine) -> Group:
+    if stack.collects:
+        return Group(GARBAGE, "host")
     head = spine.evaluation(stack)
     if head is not None:
         return Group(f"evaluation {_name(head)}", "evaluation", head=head)
@@ -160,6 +165,8 @@ def _group(stack: Stack, spine: Spine) -> Group:
     if not stack.spots:
         return Group(f"{phase} outside", phase)
     inner = stack.spots[0]
+    if stack.starts and stack.way:
+        return Group(STARTS, phase, head=stack.way[0])
     if phase in ("input", "optimizer", "backward"):
         return Group(phase, phase)
     if phase == "host" and spine.trains(inner):
@@ -179,17 +186,41 @@ def _group(stack: Stack, spine: Spine) -> Group:
     )
 
 
+def _are_layers(lines: Sequence[LineWork]) -> bool:
+    """Whether its runs are layers, each fed by the one before, and not elements of a tensor."""
+    weighted = sum(line.weighted for line in lines)
+    chained = sum(line.chained for line in lines)
+    own = sum(len(line.weights) for line in lines)
+    return bool(weighted) and min(chained, own) >= CHAINED_SHARE * weighted
+
+
 def _name(spot: Spot) -> str:
     return f"{spot.code.co_filename}:{spot.line}"
+
+
+def _framework(group: Group) -> str:
+    """The function of a framework in which most of the group's time passes, if most of it does."""
+    if not group.besides or sum(group.besides.values()) < group.seconds / 2:
+        return ""
+    code = max(group.besides, key=lambda code: group.besides[code])
+    name = code.co_filename.rpartition(f"site-packages{os.sep}")[2]
+    return f"{name}:{code.co_firstlineno} in {code.co_name}"
 
 
 class Judge:
     """Joins samples and mapped steps to suspects."""
 
-    def __init__(self, sources: Sources, steps: Sequence[StepWork], per_step: float) -> None:
+    def __init__(
+        self,
+        sources: Sources,
+        steps: Sequence[StepWork],
+        per_step: float,
+        anchors: Mapping[CodeType, set[int]],
+    ) -> None:
         self._sources = sources
         self._per_step = per_step  # makes sampled seconds those of one plain step
         self._steps = steps
+        self._anchors = anchors
         self._repeated = find_repeated(list(steps))
         self._feeding = {spot for step in steps for spot in step.feeding}
         lines = [line for step in steps for line in step.lines.values()]
@@ -200,30 +231,40 @@ class Judge:
         hottest = group.hottest
         if hottest is None:
             return None
-        places = self._places(group)
-        work = [(group.parts.get(place, 1.0), line) for place, line in self._work(places)]
+        # What else its lines do is told with them.
+        places = self._places(group) if group.key != GARBAGE else set()
+        at = list(self._work(places))
+        work = [(group.parts.get(place, 1.0), line) for place, line in at]
         steps = max(1, len(self._steps))
 
         def per_step(amount: Callable[[LineWork], float]) -> float:
             return sum(part * amount(line) for part, line in work) / steps
 
-        backward = steps * per_step(lambda line: line.backward_seconds)
+        backward = sum(
+            group.backward_parts.get(place, 1.0) * line.backward_seconds for place, line in at
+        )
         share = backward / self._backward_total if self._backward_total else 0.0
         return Suspect(
             key=group.key,
-            site=self._sources.site(hottest),
+            site=replace(self._sources.site(hottest), framework=_framework(group)),
             phase=group.phase,
             seconds=group.seconds * self._per_step,
             torch_seconds=group.torch_seconds * self._per_step,
             backward_seconds=backward_seconds * share if group.phase == "forward" else 0.0,
             operator_seconds=per_step(lambda line: line.forward_seconds),
+            device_seconds=per_step(
+                lambda line: line.device_seconds + line.device_backward_seconds
+            ),
             launches=round(per_step(lambda line: line.launches)),
             trips=max((line.trips for _, line in work), default=0),
             syncs=round(per_step(lambda line: line.syncs)),
+            updates=round(per_step(lambda line: line.updates)),
             flops=round(per_step(lambda line: line.flops)),
             moved_bytes=round(per_step(lambda line: line.moved_bytes)),
             new_bytes=round(per_step(lambda line: line.new_bytes)),
             copy_seconds=per_step(lambda line: line.copy_seconds),
+            snapshot_seconds=per_step(lambda line: line.snapshot_seconds),
+            layers=group.phase == "forward" and _are_layers([line for _, line in at]),
             repeats=self._repeats(places) if group.repeats is None else group.repeats,
             feeds=self._feeds(group),
         )
@@ -234,6 +275,7 @@ class Judge:
         A loop stays whole: what it repeats would go with it.
         """
         shares = {place: each.share for place, each in self._repeated.items()}
+        backward = {place: each.backward_share for place, each in self._repeated.items()}
         again = {
             spot: seconds * shares[spot.place]
             for spot, seconds in group.spots.items()
@@ -241,6 +283,7 @@ class Judge:
         }
         seconds = sum(again.values())
         whole = not seconds or group.span is not None or group.phase not in ("host", "forward")
+        whole = whole or group.key == GARBAGE
         if whole or self._repeats({spot.place for spot in group.spots}):
             return [group]
         part = seconds / sum(group.spots.values())
@@ -252,6 +295,7 @@ class Judge:
                 torch_seconds=group.torch_seconds * (1 - part),
                 spots=rest,
                 parts={place: 1 - share for place, share in shares.items()},
+                backward_parts={place: 1 - share for place, share in backward.items()},
                 repeats=False,
             ),
             Group(
@@ -261,6 +305,7 @@ class Judge:
                 torch_seconds=group.torch_seconds * part,
                 spots=again,
                 parts=shares,
+                backward_parts=backward,
                 repeats=self._are_many({spot.place for spot in again}),
             ),
         ]
@@ -295,8 +340,12 @@ class Judge:
         return elements >= FEWEST_REPEATED_ELEMENTS
 
     def _feeds(self, group: Group) -> bool:
-        if group.phase != "host":
+        if group.phase != "host" or group.key == GARBAGE:
             return False
         if group.code is not None:
             return any(spot.code is group.code for spot in self._feeding)
-        return bool(self._feeding & set(group.spots))
+        # A framework that is called to train or generate makes the input in the same line.
+        calls_model = any(
+            spot.line in self._anchors.get(spot.code, ()) for spot in self._feeding & {*group.spots}
+        )
+        return bool(self._feeding & {*group.spots}) and not (calls_model and _framework(group))

@@ -14,7 +14,7 @@ from pathlib import Path
 from types import CodeType, FrameType
 from typing import NamedTuple
 
-from diagnose.measure.lines.source import Place, SourceLines, read_code
+from diagnose.measure.lines.source import Place, SourceLines, cell_name, read_code
 from diagnose.records.script import Site
 
 _LOOPS = (
@@ -77,6 +77,7 @@ class Sources:
         path = Path(place.path).resolve()
         inside = self._start in path.parents
         file = path.relative_to(self._start).as_posix() if inside else str(path)
+        file = cell_name(place.path) or file
         return Site(file, place.line, place.function, read_code(place))
 
 

@@ -7,26 +7,41 @@ which results are the same in every step, and what is computed in double precisi
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any, NamedTuple
 
 import torch
 from torch._C import _len_torch_dispatch_stack
+from torch._C._functorch import is_functorch_wrapped_tensor
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_leaves
 
-from diagnose.measure.lines.launches import Asked, Calls, Operators, Tally, Watch, count_trips
+from diagnose.measure.lines.launches import (
+    Asked,
+    Calls,
+    Operator,
+    Operators,
+    Tally,
+    Watch,
+    count_trips,
+)
 from diagnose.measure.lines.operators import Effect, operand_tensors
 from diagnose.measure.lines.source import Caller, Place
 from diagnose.measure.machine.device import Device
 from diagnose.measure.machine.products import precision_of
 from diagnose.measure.script.patches import Patches
 from diagnose.measure.script.watch.boundary import Forwards
+from diagnose.measure.script.watch.prints import (
+    Result,
+    address_of,
+    array_addresses,
+    fingerprint,
+    nbytes,
+)
 from diagnose.measure.script.watch.where import Sources, Spot
 
 _COPIES = frozenset(("_to_copy", "copy_", "clone", "_pin_memory"))
@@ -36,13 +51,10 @@ _FILLS = frozenset(
     for name in ("zero", "zeros", "ones", "full", "fill", "empty", "new_zeros", "new_ones")
     for ending in ("", "_", "_like")
 )
-_WIDEST = 8  # bytes of a number
-# Values of a result that are compared bit by bit, beside its sum.
-_COMPARED = 1024
 # A line that makes more results per step is a loop; its first ones are enough to compare.
 MOST_FINGERPRINTS = 64
-# Longer lists hold numbers or rows, not the tensors of one batch.
-MOST_PARTS = 16
+# Elements of a result that is made twice in one step: a loop over rows may well meet one again.
+FEWEST_TWICE = 4096
 # Blocks from here on go back to the system at once on the CPU (see bench/allocator.py).
 LARGE_BYTES = 32 * 2**20
 # And these may, where nothing else lies behind them.
@@ -50,25 +62,14 @@ TRIMMED_BYTES = 128 * 2**10
 _NOTHING_TO_SWITCH_OFF = contextlib.nullcontext()
 
 
-class Result(NamedTuple):
-    """What one operator made: equal contents in another step have an equal print."""
-
-    print: tuple[float, bytes]
-    elements: int
-    seconds: float
-
-    @property
-    def is_constant(self) -> bool:
-        """Nothing but zeros, say, may come of other arguments in every step."""
-        values = self.print[1].partition(b")")[2]
-        return values[_WIDEST:] == values[:-_WIDEST]
-
-
 class Repeated(NamedTuple):
-    """What a line makes again in every step."""
+    """What a line makes although it was there already."""
 
     elements: int
     share: float  # of the time in its operators
+    # What is the same in another step depends on nothing that is trained; only what is made twice
+    # in the same step has a backward pass, which would then be needed once.
+    backward_share: float
 
 
 @dataclass
@@ -77,6 +78,9 @@ class LineWork:
 
     forward_seconds: float = 0.0
     backward_seconds: float = 0.0
+    device_seconds: float = 0.0  # of the device itself, where it was recorded
+    device_backward_seconds: float = 0.0
+    kernels: int = 0
     launches: int = 0
     trips: int = 0
     syncs: int = 0
@@ -85,8 +89,16 @@ class LineWork:
     new_bytes: int = 0
     large_bytes: int = 0
     copy_seconds: float = 0.0
+    snapshot_seconds: float = 0.0
     double_seconds: float = 0.0
     makes_double: bool = False
+    # Operators that use weights, how many of those the line itself had made the input of, and
+    # which weights: of layers each has its own, and is fed by the one before.
+    weighted: int = 0
+    chained: int = 0
+    weights: set[int] = field(default_factory=set)
+    updates: int = 0  # operators that write into weights
+    made: set[int] = field(default_factory=set)
     results: list[Result] = field(default_factory=list)
 
 
@@ -167,16 +179,24 @@ class StepMap(Watch):
     """Maps one step, from its beginning until the patches are undone."""
 
     def __init__(
-        self, sources: Sources, device: Device, forwards: Forwards, patches: Patches
+        self,
+        sources: Sources,
+        device: Device,
+        forwards: Forwards,
+        patches: Patches,
+        weights: Iterable[torch.Tensor] = (),
     ) -> None:
         super().__init__(sources.lines, device)
         self.work = StepWork()
+        self.operators: list[Operator] = []
         self._sources = sources
         self._forwards = forwards
         self._last: tuple[Caller, Place | None, Effect, float, bool] | None = None
         self._births: dict[int, frozenset[Spot]] = {}
+        self._weights = {address_of(each) for each in weights}
         self._patches = patches
         self._numbers: set[int] = set()  # addresses of what may be token numbers
+        sources.lines.calls.clear()  # those of another mapped step
         self._running = {spot.place for spot in sources.spots(sys._getframe(1))}
         patches.on_undo(self._count)
         patches.enter(_Results(self))
@@ -190,6 +210,8 @@ class StepMap(Watch):
         self, caller: Caller, place: Place | None, effect: Effect, seconds: float, backward: bool
     ) -> None:
         super().record(caller, place, effect, seconds, backward)
+        ended = self.device.now()
+        self.operators.append(Operator(place, backward, ended - seconds, ended))
         self._last = (caller, place, effect, seconds, backward)
 
     def fail(self, error: Exception) -> None:
@@ -222,9 +244,9 @@ class StepMap(Watch):
             line.forward_seconds += seconds
         if effect.launches and not backward:
             line.moved_bytes += _moved_bytes(inputs, outputs)
-        for nbytes in effect.new_bytes:
-            line.large_bytes += nbytes if nbytes >= LARGE_BYTES else 0
-            line.new_bytes += nbytes if nbytes >= TRIMMED_BYTES and not backward else 0
+        for size in effect.new_bytes:
+            line.large_bytes += size if size >= LARGE_BYTES else 0
+            line.new_bytes += size if size >= TRIMMED_BYTES and not backward else 0
         self._note_double(line, inputs, outputs, seconds)
         if effect.flops and inputs:
             precision = precision_of(self.device, effect.name, inputs[0].dtype)
@@ -233,17 +255,33 @@ class StepMap(Watch):
             self._note_tokens(inputs)
         if backward or caller.updates_parameters:
             return
+        if effect.launches:
+            self._note_weights(line, set(map(address_of, inputs)), outputs)
         if self._forwards.inside:
             # What the model makes, and all that is made of it, is not what feeds the model.
-            self._births.update((_address(each), frozenset()) for each in outputs)
+            self._births.update((address_of(each), frozenset()) for each in outputs)
         else:
+            # A snapshot of the weights is no batch on its way to the model.
             copies = effect.name in _COPIES
+            if copies and self._weights.intersection(map(address_of, inputs)):
+                line.snapshot_seconds += seconds
+                copies = False
             line.copy_seconds += seconds if copies else 0.0
             self._note_birth(inputs, outputs, is_new=effect.launches and not copies)
         if effect.launches and effect.name not in _FILLS and len(line.results) < MOST_FINGERPRINTS:
             line.results += [
-                Result(_fingerprint(each), each.numel(), seconds / len(outputs)) for each in outputs
+                Result(effect.name, fingerprint(each), each.numel(), seconds / len(outputs))
+                for each in outputs
             ]
+
+    def _note_weights(self, line: LineWork, inputs: set[int], outputs: list[torch.Tensor]) -> None:
+        used = self._weights & inputs
+        if used:
+            line.weighted += 1
+            line.chained += not line.made.isdisjoint(inputs)
+            line.weights |= used
+            line.updates += not used.isdisjoint(map(address_of, outputs))
+        line.made.update(map(address_of, outputs))
 
     def _note_double(
         self,
@@ -265,7 +303,7 @@ class StepMap(Watch):
 
         A view or a copy of something unknown stays unknown: nobody has made it here.
         """
-        known = [self._births[each] for each in map(_address, inputs) if each in self._births]
+        known = [self._births[each] for each in map(address_of, inputs) if each in self._births]
         if not known and not is_new and inputs:
             return
         if known:
@@ -273,7 +311,7 @@ class StepMap(Watch):
         else:
             birth = frozenset(self._sources.spots(sys._getframe(2)))
         for each in outputs:
-            self._births[_address(each)] = birth
+            self._births[address_of(each)] = birth
 
     def _note_call(self, frame: FrameType, event: str, result: object) -> None:
         """For sys.setprofile: counts calls, and notes who hands out arrays that hold data."""
@@ -286,7 +324,7 @@ class StepMap(Watch):
         if event == "call":
             self.lines.note_call(frame, event, result)
         elif event == "return" and result is not None and self._sources.is_users(frame.f_code):
-            for address in _array_addresses(result):
+            for address in array_addresses(result):
                 self._births.setdefault(address, frozenset(self._sources.spots(frame)))
 
     def _note_model_input(
@@ -294,42 +332,55 @@ class StepMap(Watch):
     ) -> None:
         """The first tensor decides: masks and positions beside it are made from it."""
         first = next(iter(_tensors((args, kwargs))), None)
-        if first is not None:
+        # Inside torch.func's transforms a tensor stands for many, and has no memory of its own.
+        if first is not None and not is_functorch_wrapped_tensor(first):
             with _disable_current_modes(), torch._C.DisableTorchFunction():
-                self.work.inputs.append(_fingerprint(first))
-            birth = self._births.get(_address(first))
+                self.work.inputs.append(fingerprint(first))
+            if module.training:
+                self._weights.update(map(address_of, module.parameters()))
+            birth = self._births.get(address_of(first))
             self.work.feeding |= birth or frozenset()
             # A loss is given what a model has made, which are no further samples.
             if first.dim() and first.grad_fn is None and birth != frozenset():
                 learns = torch.is_grad_enabled()
                 self.work.amounts.append(Amount(id(module), first.shape[0], 0, learns))
                 whole = not first.is_floating_point() and not first.is_complex()
-                self._numbers = {_address(first)} if whole and first.dim() == 2 else set()
+                self._numbers = {address_of(first)} if whole and first.dim() == 2 else set()
 
     def _note_tokens(self, inputs: list[torch.Tensor]) -> None:
         """Whole numbers of two dimensions that an embedding looks up are tokens."""
         for each in inputs:
-            if _address(each) in self._numbers:
+            if address_of(each) in self._numbers:
                 self._numbers.clear()
                 last = self.work.amounts[-1]
                 self.work.amounts[-1] = last._replace(tokens=each.numel())
 
 
 def find_repeated(steps: list[StepWork]) -> dict[Place, Repeated]:
-    """Lines that make the same in both steps although the batch is another."""
-    if len(steps) < 2 or not steps[0].inputs or steps[0].inputs == steps[1].inputs:
+    """Lines that make the same again: in the same step, or in the other with another batch."""
+    if not steps:
         return {}
-    first, second = steps[0].lines, steps[1].lines
+    first, second = steps[0], steps[-1]
+    other_batch = bool(first.inputs) and first.inputs != second.inputs
     found = {}
-    for place, line in first.items():
-        if place is None or place not in second:
+    for place, line in first.lines.items():
+        if place is None:
             continue
-        known = {each.print for each in second[place].results}
-        same = [each for each in line.results if each.print in known and not each.is_constant]
+        others = second.lines.get(place, LineWork()).results if other_batch else []
+        before = {(each.operator, each.print) for each in others}
+        met = set[tuple[str, tuple[float, bytes]]]()
+        elements, again, twice = 0, 0.0, 0.0
+        for each in line.results:
+            made = each.operator, each.print
+            twice_here = made in met and each.elements >= FEWEST_TWICE
+            if (made in before or twice_here) and not each.is_constant:
+                elements += each.elements
+                again += each.seconds
+                twice += each.seconds if made not in before else 0.0
+            met.add(made)
         seconds = sum(each.seconds for each in line.results)
-        if same and seconds:
-            elements = sum(each.elements for each in same)
-            found[place] = Repeated(elements, sum(each.seconds for each in same) / seconds)
+        if elements and seconds:
+            found[place] = Repeated(elements, again / seconds, twice / seconds)
     return found
 
 
@@ -337,47 +388,9 @@ def _tensors(tree: object) -> list[torch.Tensor]:
     return [leaf for leaf in tree_leaves(tree) if isinstance(leaf, torch.Tensor)]
 
 
-def _address(tensor: torch.Tensor) -> int:
-    if tensor.layout is not torch.strided:
-        return id(tensor)
-    return tensor.untyped_storage().data_ptr()
-
-
-def _array_addresses(value: object) -> Iterator[int]:
-    """Tensors and arrays of any library, alone or in the small structure that a batch is."""
-    parts: Iterable[object] = (value,)
-    if isinstance(value, tuple | list | dict):
-        if len(value) > MOST_PARTS:
-            return
-        parts = value.values() if isinstance(value, dict) else value
-    for leaf in parts:
-        if isinstance(leaf, torch.Tensor):
-            yield _address(leaf)
-        elif hasattr(leaf, "__array_interface__"):
-            yield int(leaf.__array_interface__["data"][0])
-
-
-def _nbytes(tensor: torch.Tensor) -> int:
-    return tensor.numel() * tensor.element_size()
-
-
 def _moved_bytes(inputs: list[torch.Tensor], outputs: list[torch.Tensor]) -> int:
     """What the operator has to read and write; in place it may touch only a part of a tensor."""
-    sizes = [_nbytes(each) for each in (*inputs, *outputs) if each.dim() > 0]
-    known = {_address(each) for each in inputs}
-    in_place = any(_address(each) in known for each in outputs)
+    sizes = [nbytes(each) for each in (*inputs, *outputs) if each.dim() > 0]
+    known = {address_of(each) for each in inputs}
+    in_place = any(address_of(each) in known for each in outputs)
     return 2 * min(sizes, default=0) if in_place else sum(sizes)
-
-
-def _fingerprint(tensor: torch.Tensor) -> tuple[float, bytes]:
-    """Equal for equal contents: a sum over everything, and a regular choice of its values."""
-    shape, size = str(tuple(tensor.shape)).encode(), tensor.numel()
-    if tensor.layout is not torch.strided or size == 0 or tensor.is_meta:
-        return 0.0, shape
-    if size <= _COMPARED and tensor.is_cpu and tensor.is_contiguous():
-        # Most results of a step are small, and operators to look at them would cost more.
-        return 0.0, shape + ctypes.string_at(tensor.data_ptr(), _nbytes(tensor))
-    flat = tensor.detach().reshape(-1)
-    chosen = flat[:: max(1, size // _COMPARED)].to("cpu", torch.float64)
-    total = flat.sum(dtype=None if flat.is_complex() else torch.float64)
-    return float(total.abs()), shape + chosen.numpy().tobytes()

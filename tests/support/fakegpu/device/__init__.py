@@ -23,6 +23,7 @@ from .log import _Times, library
 from .log import busy_seconds as busy_seconds
 from .log import kernel_count as kernel_count
 from .log import kernel_log as kernel_log
+from .log import wait_log as wait_log
 from .log import waits as waits
 from .profiles import Speeds
 from .profiles import speeds as _speeds

@@ -19,8 +19,12 @@ class _Entry(ctypes.Structure):
     _fields_ = (
         ("number", ctypes.c_int64),
         *((name, ctypes.c_double) for name in ("launched", "start", "end", "bytes", "flops")),
-        *((name, ctypes.c_int32) for name in ("device", "stream", "name", "kind")),
+        *((name, ctypes.c_int32) for name in ("device", "stream", "name", "kind", "thread")),
     )
+
+
+class _Wait(ctypes.Structure):
+    _fields_ = (("start", ctypes.c_double), ("end", ctypes.c_double), ("thread", ctypes.c_int64))
 
 
 class _Times(ctypes.Structure):
@@ -42,6 +46,7 @@ _declare("kernels", ctypes.c_int64)
 _declare("busy_seconds", ctypes.c_double, ctypes.c_int)
 _declare("waits", ctypes.c_int64, ctypes.POINTER(ctypes.c_double))
 _declare("read_log", ctypes.c_int64, ctypes.c_int64, ctypes.POINTER(_Entry), ctypes.c_int64)
+_declare("read_waits", ctypes.c_int64, ctypes.c_double, ctypes.POINTER(_Wait), ctypes.c_int64)
 _declare("name", ctypes.c_char_p, ctypes.c_int32)
 _declare("end_of_stream", ctypes.c_double, ctypes.c_int, ctypes.c_int64)
 _declare("collective", None, ctypes.c_int, ctypes.c_int64, ctypes.c_char_p, *[ctypes.c_double] * 4)
@@ -61,6 +66,16 @@ class Kernel:
     end: float
     bytes: float
     flops: float
+    thread: int  # that launched it, as the system numbers them
+
+
+@dataclass(frozen=True)
+class Wait:
+    """The host in one call that waits for a device."""
+
+    start: float
+    end: float
+    thread: int
 
 
 @dataclass(frozen=True)
@@ -98,9 +113,18 @@ def kernel_log(since: int = 0) -> list[Kernel]:
                 entry.end,
                 entry.bytes,
                 entry.flops,
+                entry.thread,
             )
         )
     return kernels
+
+
+def wait_log(since: float = 0.0) -> list[Wait]:
+    """When the host waited for a device after a moment; with simulated time only."""
+    count = waits().count
+    entries = (_Wait * count)()
+    found = library.fakegpu_read_waits(since, entries, count)
+    return [Wait(each.start, each.end, each.thread) for each in entries[:found]][::-1]
 
 
 def busy_seconds(device: int = 0) -> float:

@@ -50,6 +50,9 @@ int64_t fakegpu_waits(double* seconds) {
 int64_t fakegpu_read_log(int64_t first, Entry* entries, int64_t most) {
   return timeline().read(first, entries, most);
 }
+int64_t fakegpu_read_waits(double since, Wait* entries, int64_t most) {
+  return timeline().read_waits(since, entries, most);
+}
 const char* fakegpu_name(int32_t name) {
   return timeline().text_of(name);
 }

@@ -226,12 +226,16 @@ TORCH_LIBRARY_IMPL(_, PrivateUse1, library) {
   library.fallback(torch::CppFunction::makeFromBoxedFunction<&run_on_cpu>());
 }
 
+// What is computed at once is never overwritten too early by another stream.
+void record_stream(at::Tensor&, c10::Stream) {}
+
 // Only what the fallback cannot do: make memory, move it, look at it in another shape.
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, library) {
   library.impl("empty.memory_format", TORCH_FN(empty));
   library.impl("empty_strided", TORCH_FN(empty_strided));
   library.impl("_copy_from", TORCH_FN(copy_from));
   library.impl("_copy_from_and_resize", TORCH_FN(copy_from_and_resize));
+  library.impl("record_stream", TORCH_FN(record_stream));
   library.impl("resize_", TORCH_FN(at::native::resize_));
   library.impl("set_.source_Storage", TORCH_FN(at::native::set_));
   library.impl("set_.source_Storage_storage_offset", TORCH_FN(at::native::set_storage_cpu_));

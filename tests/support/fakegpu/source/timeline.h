@@ -7,6 +7,9 @@
 
 #pragma once
 
+#include <sys/syscall.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -59,7 +62,11 @@ enum Kind : int32_t { kKernel, kToDevice, kToHost, kCollective };
 struct Entry {
   int64_t number;
   double launched, start, end, bytes, flops;
-  int32_t device, stream, name, kind;
+  int32_t device, stream, name, kind, thread;
+};
+struct Wait {
+  double start, end;
+  int64_t thread;
 };
 
 struct Work {
@@ -92,6 +99,12 @@ class Engine {
  private:
   std::deque<std::pair<Instant, Instant>> busy_;
 };
+
+// As a profiler numbers them.
+int32_t thread_number() {
+  thread_local const auto number = static_cast<int32_t>(syscall(SYS_gettid));
+  return number;
+}
 
 // Into a graph. As with CUDA's default, no thread may then do what a graph cannot hold.
 std::atomic<bool> capturing{false};
@@ -146,8 +159,15 @@ class Timeline {
     const auto began = Clock::now();
     pass(moment);
     std::lock_guard<std::mutex> lock(mutex_);
+    const auto ended = Clock::now();
     ++waits_;
-    waited_ += std::chrono::duration<double>(Clock::now() - began).count();
+    waited_ += std::chrono::duration<double>(ended - began).count();
+    if (simulated) {
+      waiting_.push_back({seconds_of(began), seconds_of(ended), thread_number()});
+      if (waiting_.size() > kLogged) {
+        waiting_.pop_front();
+      }
+    }
   }
 
   int32_t name(const std::string& text) {
@@ -181,6 +201,19 @@ class Timeline {
     const int64_t oldest = log_.empty() ? 0 : log_.front().number;
     for (size_t i = std::max<int64_t>(first - oldest, 0); i < log_.size() && count < most; ++i) {
       entries[count++] = log_[i];
+    }
+    return count;
+  }
+
+  // The waits that ended after a moment, from the newest on.
+  int64_t read_waits(double since, Wait* entries, int64_t most) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    int64_t count = 0;
+    for (auto wait = waiting_.rbegin(); wait != waiting_.rend() && count < most; ++wait) {
+      if (wait->end < since) {
+        break;
+      }
+      entries[count++] = *wait;
     }
     return count;
   }
@@ -227,7 +260,8 @@ class Timeline {
     }
     log_.push_back(
         {launched_++, seconds_of(launched), seconds_of(start), seconds_of(end), work.bytes,
-         work.flops, place.device, static_cast<int32_t>(place.stream), work.name, work.kind});
+         work.flops, place.device, static_cast<int32_t>(place.stream), work.name, work.kind,
+         thread_number()});
   }
 
   double covered(c10::DeviceIndex device, size_t count, double now) const {
@@ -254,6 +288,7 @@ class Timeline {
   std::unordered_map<std::string, int32_t> numbers_;
   std::vector<const std::string*> names_;
   std::deque<Entry> log_;
+  std::deque<Wait> waiting_;
   int64_t launched_ = 0, waits_ = 0;
   double waited_ = 0;
 };

@@ -1,0 +1,1 @@
+"""Whales in the sea."""

@@ -1,0 +1,1 @@
+"""Stars from the text of a product review."""

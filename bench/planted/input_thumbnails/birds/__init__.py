@@ -1,0 +1,1 @@
+"""Birds, told apart by photographs."""

@@ -1,0 +1,1 @@
+"""Tides at a harbour."""

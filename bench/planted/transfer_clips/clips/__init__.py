@@ -1,0 +1,1 @@
+"""Gestures in clips."""

@@ -1,0 +1,80 @@
+"""Fits an autoencoder; a side stream copies each batch ahead of time."""
+
+import argparse
+
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, Dataset
+
+FEATURES, BATCH, LAYERS = 256, 64, 6
+device = torch.accelerator.current_accelerator()
+
+
+class Spectra(Dataset):
+    """Rows that are their own target."""
+
+    def __init__(self, rows):
+        self.rows = torch.randn(rows, FEATURES)
+
+    def __len__(self):
+        return len(self.rows)
+
+    def __getitem__(self, index):
+        return self.rows[index]
+
+
+def build_model():
+    layers = []
+    for _ in range(LAYERS):
+        layers += [nn.Linear(FEATURES, FEATURES), nn.ReLU()]
+    return nn.Sequential(*layers)
+
+
+class Prefetcher:
+    """The next batch is copied on a stream of its own while this one is learned."""
+
+    def __init__(self, loader):
+        self.loader, self.batches = loader, iter(loader)
+        self.stream = torch.Stream(device)
+        self.load()
+
+    def load(self):
+        batch = next(self.batches, None)
+        if batch is None:
+            self.batches = iter(self.loader)
+            batch = next(self.batches)
+        with self.stream:
+            self.rows = batch.to(device, non_blocking=True)
+
+    def next(self):
+        torch.accelerator.current_stream().wait_stream(self.stream)
+        rows = self.rows
+        rows.record_stream(torch.accelerator.current_stream())
+        self.load()
+        return rows
+
+
+def train(model, loader, steps):
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    feed = Prefetcher(loader)
+    for _ in range(steps):
+        rows = feed.next()
+        loss = nn.functional.mse_loss(model(rows), rows)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    print(f"loss {loss.item():.6f}")
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--steps", type=int, default=100_000)
+    args = parser.parse_args()
+    torch.manual_seed(0)
+    torch.set_num_threads(1)
+    loader = DataLoader(Spectra(1024), batch_size=BATCH, drop_last=True, pin_memory=True)
+    train(build_model().to(device), loader, args.steps)
+
+
+if __name__ == "__main__":
+    main()

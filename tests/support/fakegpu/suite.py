@@ -1,0 +1,160 @@
+"""What does this suite see of a device whose time is simulated? Each function returns it.
+
+As in timed.py, whose process runs them.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+
+import torch
+
+from diagnose.measure.lines.operators import observe
+from diagnose.measure.machine.device import (
+    Device,
+    DeviceError,
+    open_device,
+    open_visible_device,
+)
+from diagnose.measure.machine.products import float32_products
+from diagnose.measure.script.change.on_device import has_room
+from diagnose.measure.script.change.updates import time_updates
+from diagnose.measure.script.watch.cards import note_idle_devices
+from diagnose.measure.script.watch.clock import StepClock
+from diagnose.measure.stages.ceilings import matmul_variant
+from diagnose.measure.stages.steps import full_precision
+from tests.support.fakegpu.scenarios import Answer
+
+fakegpu = torch.get_device_module("fakegpu")
+
+KERNEL = float(os.environ.get("FAKEGPU_KERNEL_US", 0)) * 1e-6
+MIB = 2**20
+
+
+def suite_measures_the_second() -> Answer:
+    """The suite's own clock and memory, on a device that is not the current one."""
+    device = Device("fakegpu", 1)
+    numbers = torch.zeros(4, device=device.torch)
+    began = device.stamp()
+    device.reset_peak()
+    for _ in range(5):
+        numbers.add_(1)
+    more = torch.zeros(3 * MIB, dtype=torch.uint8, device=device.torch)
+    ended = device.stamp()
+    device.synchronize()
+    (kernel,) = fakegpu.kernel_log(fakegpu.kernel_count() - 1)
+    elapsed = device.between([began, ended])
+    del more
+    return {
+        "waited": kernel.end <= time.perf_counter(),
+        "kernels": None if elapsed is None else round(elapsed[0] / KERNEL),
+        "peak_mib": (device.peak_bytes().value or 0) // MIB,
+        "reserved": device.footprint() == fakegpu.memory_reserved(1),
+    }
+
+
+def steps_by_events() -> Answer:
+    """Two steps of five kernels: the host is ahead, and their time is the device's."""
+    clock = StepClock(Device("fakegpu"))
+    numbers = torch.zeros(8, device="fakegpu")
+    clock.begin()
+
+    def launch() -> None:
+        for _ in range(2):
+            for _ in range(5):
+                numbers.add_(1)
+            clock.note()
+
+    began = time.perf_counter()
+    launch()
+    queueing = time.perf_counter() - began
+    return {"queueing": queueing, "kernels": [round(each / KERNEL) for each in clock.read()]}
+
+
+def copies_that_wait() -> Answer:
+    """As the launch map counts them."""
+    usual, pinned = torch.ones(4), torch.ones(4).pin_memory()
+    copy = torch.ops.aten._to_copy.default
+
+    def waits(source: torch.Tensor, **options: object) -> bool:
+        kwargs = {"device": torch.device("fakegpu"), **options}
+        return observe(copy, (source,), kwargs, copy(source, **kwargs), "fakegpu").synchronizes
+
+    return {
+        "blocking": waits(usual),
+        "pageable": waits(usual, non_blocking=True),
+        "pinned, blocking": waits(pinned),
+        "pinned": waits(pinned, non_blocking=True),
+    }
+
+
+def fused_in_the_middle() -> Answer:
+    """An update that was not fused counts its steps on the host; its fused copy on the device."""
+    weight = torch.ones(4, device="fakegpu", requires_grad=True)
+    optimizer = torch.optim.AdamW([weight], lr=0.1)
+
+    def step() -> float:
+        weight.grad = torch.ones_like(weight)
+        optimizer.step()
+        return float(optimizer.state[weight]["step"])
+
+    step()
+    (timed,) = time_updates([optimizer], Device("fakegpu"))
+    return {
+        "what": [each.what for each in timed.changes(None)],
+        "windows": len(timed.windows(0)),
+        "counted": step(),
+        "place": optimizer.state[weight]["step"].device.type,
+    }
+
+
+def room_for_more() -> Answer:
+    """Of 64 MiB: a step that needs 16 beside the 8 that stay fits once more, and not four times."""
+    device = Device("fakegpu", 1)
+    module = torch.get_device_module("fakegpu")
+    module.empty_cache()
+    module.set_limit_bytes(64 * MIB)
+    device.reset_peak()
+    stays = torch.zeros(8 * MIB, dtype=torch.uint8, device=device.torch)
+    passing = torch.zeros(16 * MIB, dtype=torch.uint8, device=device.torch)
+    del passing
+    found = [has_room(device, times) for times in (1, 4)]
+    del stays
+    module.set_limit_bytes(module.DEFAULT_LIMIT_BYTES)
+    return {"once": found[0], "four times": found[1], "on the CPU": has_room(Device("cpu"), 99)}
+
+
+def which_device() -> Answer:
+    parameters = [torch.device("cpu"), *[torch.device("fakegpu", 1)] * 2]
+
+    def refusal(name: str) -> str:
+        try:
+            return str(open_device(name).torch)
+        except DeviceError as error:
+            return str(error)
+
+    used = open_device("fakegpu:1")
+    torch.ones(1, device=used.torch)
+    return {
+        "of parameters": str(open_visible_device(parameters).torch),
+        "of nothing": str(open_visible_device().torch),
+        "asked": str(used.torch),
+        "none": refusal("fakegpu:7"),
+        "idle": note_idle_devices(used),
+    }
+
+
+def new_setting_of_tf32() -> Answer:
+    """Once it is used, torch refuses to answer in the old words. Last: it cannot be undone."""
+    device = Device("fakegpu")
+    device.kind = "cuda"
+    before = full_precision(device)
+    torch.backends.cuda.matmul.fp32_precision = "tf32"
+    after = full_precision(device)
+    with float32_products("highest"):
+        inside = full_precision(device)
+    ceiling = matmul_variant(Device("cpu"), torch.float32)
+    ceiling.before_slot()
+    ceiling.after_slot()
+    return {"before": before, "after": after, "inside": inside, "again": full_precision(device)}

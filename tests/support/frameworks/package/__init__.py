@@ -1,0 +1,1 @@
+"""A package whose module is run by its name."""

@@ -1,0 +1,3 @@
+"""What the module beside it imports."""
+
+STEPS = 80
