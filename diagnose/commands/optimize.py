@@ -19,6 +19,7 @@ from diagnose.measure.session import Refused, Session
 from diagnose.records.exit_codes import COULD_NOT_MEASURE, FINE
 from diagnose.records.experiments import OptimizeRecord
 
+SIDES = 2  # of a comparison: both are in memory
 MANUAL = """example:
   python -m diagnose optimize --only apply_prompt gated_fusion"""
 
@@ -38,7 +39,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     with (
         Progress() as progress,
-        Session.open(read_job(arguments), progress) as session,
+        Session.open(replace(read_job(arguments), copies=SIDES), progress) as session,
         keep_report(arguments, _count) as keeper,
     ):
         record = open_optimize(session, arguments.only)

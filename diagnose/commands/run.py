@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from diagnose.analyze.findings import Finding
@@ -50,7 +51,7 @@ def run(arguments: argparse.Namespace) -> int:
     stages = [key for key in STAGE_KEYS if key in arguments.stages]
     with (
         Progress() as progress,
-        Session.open(read_job(arguments), progress) as session,
+        Session.open(replace(read_job(arguments), copies=1), progress) as session,
         keep_report(arguments, _count) as keeper,
     ):
         record = open_run(session, stages)

@@ -38,6 +38,8 @@ class Job:
     max_new_tokens: int | None = None  # of its answers
     effort: str | None = None
     seed: int = 0
+    # So many training steps must fit an accelerator at once, else the batch is smaller; 0: no care.
+    copies: int = 0
 
 
 @dataclass(frozen=True)

@@ -28,6 +28,7 @@ from diagnose.measure.jobs import load, source_sha256
 from diagnose.measure.machine.allocator import keep_freed_memory
 from diagnose.measure.machine.describe import identities, probe
 from diagnose.measure.machine.device import DeviceError, open_device
+from diagnose.measure.machine.fitting import fit
 from diagnose.measure.machine.out_of_memory import is_out_of_memory
 from diagnose.measure.optimize.experiment import (
     Bench,
@@ -211,6 +212,9 @@ def _open(asked: Job) -> Context:
     job = load(asked.workload, model)
     job = as_evaluated(job, model, asked.torch_dtype, asked.max_new_tokens, asked.seed)
     size_name, size = job.size(asked.size, device.kind)
+    sized_down, free = "", device.free_bytes()
+    if asked.copies and asked.size is None and free is not None and job.generation is None:
+        size, sized_down = fit(job, size, free // asked.copies)
     if asked.data and not job.datasets:
         raise WorkloadError(f"workload {job.name} has no datasets, so --data has no use")
     usual = QUICK if device.is_cpu else FULL
@@ -222,6 +226,7 @@ def _open(asked: Job) -> Context:
         effort=EFFORTS[asked.effort] if asked.effort else usual,
         seed=asked.seed,
         data=Path(asked.data) if asked.data else None,
+        sized_down=sized_down,
     )
 
 

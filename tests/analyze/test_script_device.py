@@ -138,7 +138,9 @@ def test_launches_spread_over_a_model_belong_to_the_whole_step() -> None:
     (found,) = diagnose(on_device(0.03, bounds=(bound,), lines=spread)).findings
     assert (found.cause, found.line, round(found.gain_ms)) == ("launch", 0, 70)
     assert "graphs (`diagnose prove train.py --with compile`), a larger batch" in found.advice
-    # Not beside a loop that launches most of it, nor where the host does something else.
+    # Not where the device hardly waits,
+    assert gains(diagnose(on_device(0.093, bounds=(bound,), lines=spread))) == {"compute": 0.0}
+    # nor beside a loop that launches most of it, nor where the host does something else.
     loop = suspect(**MANY, device_seconds=0.02)
     (found,) = diagnose(on_device(0.03, bounds=(bound,), suspects=(loop,))).findings
     assert (found.cause, found.line) == ("launch", LINE.line)

@@ -153,7 +153,7 @@ def judge_device(record: ScriptRecord, claims: Sequence[Claim], mean: float) -> 
                 "and does nothing else meanwhile",
             )
         elif claim.cause == "launch" and not known & {"launch", "batch", "host"}:
-            yield from _spread(record, idle)
+            yield from _spread(record, idle if idle > (1 - BUSY) * mean else 0.0)
     if activity.retries:
         yield from _retries(record, idle)
 
@@ -180,7 +180,7 @@ def _spread(record: ScriptRecord, idle: float) -> Iterator[Claim]:
     waiting = sum(activity.idle.values())
     launching, python = (activity.idle.get(each, 0.0) for each in ("launching", "python"))
     waits = waiting >= SMALLEST_SHARE * activity.seconds
-    if not waits or launching < _LAUNCHING_SHARE * waiting or not activity.kernels:
+    if not idle or not waits or launching < _LAUNCHING_SHARE * waiting or not activity.kernels:
         return
     # Python between the operators of a model goes with their launches: a graph has neither.
     share = (launching + python) / waiting

@@ -59,6 +59,7 @@ class Context:
     effort: Effort
     seed: int
     data: Path | None = None
+    sized_down: str = ""  # the batch, and why it is smaller than that of its size
     hints: Hints = field(default_factory=Hints)
     _models: dict[int, torch.nn.Module] = field(default_factory=dict)
     _optimizers: dict[int, torch.optim.Optimizer] = field(default_factory=dict)
@@ -102,6 +103,7 @@ class Context:
                 "batch_size": size.batch_size,
                 "sequence_length": size.sequence_length,
                 **size.shape,
+                **({"sized_down": self.sized_down} if self.sized_down else {}),
             },
             parameters=self.count_parameters(),
             source_sha256=source_sha256,

@@ -129,8 +129,18 @@ class Spine:
                     return Spot(code, block.first)
         by_mode = stack.evaluates and stack.spots and stack.phase not in _FILES
         if by_mode or any(spot.code in self._evaluating for spot in stack.spots):
-            return next((spot for spot in stack.spots if spot in self), stack.spots[-1])
+            return self._entrance(stack)
         return None
+
+    def _entrance(self, stack: Stack) -> Spot:
+        """Where the evaluation is called; a framework trains and evaluates in one line, and calls
+        something of the user's for it.
+        """
+        outer = next((spot for spot in stack.spots if spot in self), stack.spots[-1])
+        if outer.line not in self.anchors.get(outer.code, ()):
+            return outer
+        beside = [spot for spot in stack.way if spot not in self]
+        return beside[-1] if beside else outer
 
 
 def group_samples(samples: Mapping[Stack, float], spine: Spine) -> dict[str, Group]:

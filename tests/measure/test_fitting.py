@@ -1,0 +1,111 @@
+"""Is it known before a training step runs what it needs? Does a job that does not fit shrink?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from diagnose.measure.machine.fitting import fit, training_bytes
+from diagnose.workload import Batch, Network, Size, Workload
+from tests.support.cli import diagnose, read_record
+
+WIDTH = 256
+Loss = Callable[[nn.Module, Batch], torch.Tensor]
+
+
+def job(loss: Loss, batch: int = 64) -> Workload:
+    return Workload(
+        name="layers",
+        sizes={"seed": Size(batch)},
+        model=Network(lambda size: nn.Sequential(nn.Linear(4, WIDTH), nn.ReLU()), loss),
+        synthetic_batch=lambda size, device: torch.ones(size.batch_size, 4, device=device),
+    )
+
+
+def mean(model: nn.Module, rows: torch.Tensor) -> torch.Tensor:
+    out: torch.Tensor = model(rows)
+    return out.mean()
+
+
+def mean_of_some(model: nn.Module, rows: torch.Tensor) -> torch.Tensor:
+    """As a job does that masks tokens: which rows are used is drawn, and how many."""
+    chosen = torch.rand(len(rows)) < 2.0
+    out: torch.Tensor = model(rows)[chosen]
+    return out.mean() / max(1, int(chosen.sum()))
+
+
+def test_activations_weights_gradients_and_states_are_counted() -> None:
+    weights = 5 * WIDTH * 4
+    few, many = (training_bytes(job(mean), Size(batch)) for batch in (1000, 3000))
+    assert few is not None
+    assert many is not None
+    # Results of both layers, and the gradient of the last, at least; at most one copy more.
+    per_row = (many - few) / 2000 / (WIDTH * 4)
+    assert 2.9 < per_row < 4.2
+    # Weights, gradients and two states of each.
+    assert few - 1000 * per_row * WIDTH * 4 == pytest.approx(4 * weights, rel=0.3)
+
+
+def test_work_that_depends_on_drawn_numbers_is_counted() -> None:
+    assert training_bytes(job(mean_of_some), Size(100)) is not None
+
+
+def test_nothing_is_said_where_the_work_depends_on_results() -> None:
+    def on_results(model: nn.Module, rows: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = model(rows)
+        return out.mean() if out.sum().item() > 0 else out.sum()
+
+    assert training_bytes(job(on_results), Size(10)) is None
+    assert fit(job(on_results), Size(64), 1) == (Size(64), "")
+
+
+def test_the_largest_power_of_two_that_fits() -> None:
+    needed = training_bytes(job(mean), Size(4096))
+    assert needed is not None
+    assert fit(job(mean), Size(4096), 2 * needed) == (Size(4096), "")
+    smaller, why = fit(job(mean), Size(4096), needed // 3)
+    assert smaller == Size(1024)
+    assert why.startswith("1024 instead of 4096: a training step of that takes about 0.0 GiB")
+    assert fit(job(mean), Size(4096), 1)[0] == Size(1)
+
+
+JOB = """
+import torch
+from torch import nn
+from diagnose.workload import Network, Size, Workload
+
+WORKLOAD = Workload(
+    name="wide",
+    sizes={"seed": Size(SIZE), "small": Size(64)},
+    model=Network(
+        lambda size: nn.Sequential(nn.Linear(4, 256), nn.ReLU()),
+        lambda model, rows: model(rows).mean(),
+    ),
+    synthetic_batch=lambda size, device: torch.ones(size.batch_size, 4, device=device),
+)
+"""
+
+
+@pytest.mark.parametrize(
+    ("batch", "expected"), [(65536, "16384 instead of 65536: a training step"), (1024, None)]
+)
+def test_a_job_that_does_not_fit_the_card_is_sized_down(
+    fakegpu_env: dict[str, str], tmp_path: Path, batch: int, expected: str | None
+) -> None:
+    path = tmp_path / "wide.py"
+    path.write_text(JOB.replace("SIZE", str(batch)))
+    made = diagnose(
+        "run", "--workload", path, "--device", "fakegpu", "--smoke", "--stages", "training",
+        "--label", "fits", "--reports", tmp_path, **fakegpu_env, FAKEGPU_LIMIT_BYTES=str(64 * 2**20)
+    )  # fmt: skip
+    assert made.code == 0, made.err
+    settings = read_record(tmp_path, "fits")["workload"]["settings"]
+    told = settings.get("sized_down")
+    assert told is None if expected is None else told.startswith(expected)
+    assert settings["batch_size"] == min(batch, 16384)
+    page = (tmp_path / "fits" / "report.md").read_text()
+    assert ("sized_down" in page.replace("\\", "")) is (expected is not None)
