@@ -126,6 +126,7 @@ class Suspect:
     moved_bytes: int = 0  # read and written by its operators
     new_bytes: int = 0  # of large tensors, whose memory may come fresh from the system
     copy_seconds: float = 0.0  # operators that only change type, layout or device of a batch
+    converted_seconds: float = 0.0  # calls that make tensors or arrays of Python's numbers
     snapshot_seconds: float = 0.0  # operators that only copy weights
     repeats: bool = False  # the same results again, in a step or in two whose batches differ
     feeds: bool = False  # makes what the model is given

@@ -144,7 +144,9 @@ def _updates(work: _Work) -> bool:
 
 def _only_copies(work: _Work) -> bool:
     suspect = work.suspect
-    mostly = suspect.copy_seconds >= COPY_SHARE * suspect.operator_seconds > 0
+    # A tensor that is made of tensors reads their values.
+    converts = suspect.converted_seconds if suspect.syncs < FEWEST_LAUNCHES else 0.0
+    mostly = suspect.copy_seconds + converts >= COPY_SHARE * suspect.operator_seconds > 0
     return suspect.phase == "host" and mostly and work.python_share < HOST_SHARE
 
 
@@ -192,7 +194,7 @@ _RULES: tuple[_Rule, ...] = (
         "results that were there already, from this step or one with another batch",
     ),
     _Rule("host", _keeps_weights, "copies of the weights"),
-    _Rule("transfer", _only_copies, "operators that only copy or convert"),
+    _Rule("transfer", _only_copies, "work that only copies or converts"),
     _Rule("input", lambda work: work.suspect.feeds, "making the model's input"),
     _Rule("sync", _reads_back, "{syncs} values read back per step"),
     _Rule(

@@ -96,7 +96,8 @@ def diagnose(record: ScriptRecord) -> Diagnosis:
             *_from_occasions(record),
             *judge_ranks(record),
             *judge_seen(record),
-        ]
+        ],
+        noise if record.device is None else 0.0,
     )
     claims = _with_garbage(claims)
     # An estimate that all ranks make together stands for what one of them was seen to wait.
@@ -315,7 +316,7 @@ def _from_occasions(record: ScriptRecord) -> Iterator[Claim]:
         )
 
 
-def _merge(claims: Sequence[Claim]) -> list[Claim]:
+def _merge(claims: Sequence[Claim], noise: float) -> list[Claim]:
     """One claim per matter: what was tried gives the gain, what was seen gives cause and line."""
     tried = [each for each in claims if each.verified]
     merged, used = [], set()
@@ -328,7 +329,7 @@ def _merge(claims: Sequence[Claim]) -> list[Claim]:
         elif id(proof) not in used:
             used.add(id(proof))
             proven = _proven(claim, proof)
-            merged.append(proven if _decides(proven, claim) else claim)
+            merged.append(proven if _decides(proven, claim, noise) else claim)
     # Without a line that suffers from anything, a function that could be left out is no cause.
     seen = {each.cause for each in merged}
     return merged + [
@@ -373,10 +374,13 @@ def _nearest(tried: Interval, seen: float) -> Interval:
     return Interval(min(max(seen, low), high), low, high)
 
 
-def _decides(proven: Claim, seen: Claim) -> bool:
-    """A trial that was too noisy to tell nothing from what was seen leaves it an estimate."""
+def _decides(proven: Claim, seen: Claim, noise: float) -> bool:
+    """A trial that was too noisy to tell nothing from what was seen leaves it an estimate.
+
+    So does one whose unchanged windows differ by more: samples are of many steps together.
+    """
     low, high = bounds(proven.gain)
-    return low > 0 or high < seen.gain.center
+    return (low > 0 and proven.gain.center > noise) or high < seen.gain.center
 
 
 def _proof(claim: Claim, tried: Sequence[Claim]) -> Claim | None:
@@ -394,6 +398,8 @@ def _proof(claim: Claim, tried: Sequence[Claim]) -> Claim | None:
         kept = claim.cause == each.cause == "sync" and each.suspect is None
         if kept and each.gain.center >= claim.gain.center:
             return each
-        if claim.cause == "transfer" and each.cause == "transfer":
+        # Kept copies are of tensors, not of Python's numbers that are made into some.
+        copies = suspect is None or suspect.copy_seconds >= suspect.converted_seconds
+        if claim.cause == "transfer" and each.cause == "transfer" and copies:
             return each
     return None

@@ -25,6 +25,10 @@ from diagnose.measure.machine.device import Device
 from diagnose.measure.script.watch.where import Sources, find_statement
 
 _CONTAINERS = (list, dict, set, deque)
+# Whose arrays and tables have a shape.
+_TABLES = ("numpy", "pandas")
+# In a list of so many, such as that of callbacks, each is looked into.
+MOST_ELEMENTS = 32
 # Hooks have no name in the script: they are kept by the modules of a model.
 HOOKS = "hooks"
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
@@ -98,24 +102,31 @@ class Lengths:
             code = frame.f_code
             if self._sources.is_users(code) and code not in met:
                 met.add(code)  # a function that calls itself has several things of one name
-                for name, value in self._named(frame):
-                    self._note(code, name, code.co_filename, value, step)
+                for name, value, home in self._named(frame):
+                    self._note(code, name, home or code.co_filename, value, step)
             frame = frame.f_back
 
-    def _named(self, frame: FrameType) -> Iterator[tuple[str, Any]]:
-        """What the frame can name, and the members of that; of objects of the user's theirs too."""
+    def _named(self, frame: FrameType) -> Iterator[tuple[str, Any, str]]:
+        """What the frame can name, and the members of that; of objects of the user's theirs too,
+        with the file of their class.
+        """
         scope = frame.f_globals if frame.f_code.co_name == "<module>" else frame.f_locals
         for name, value in list(scope.items()):
             if name.startswith("__"):
                 continue
-            yield name, value
+            yield name, value, ""
             if isinstance(value, torch.nn.Module):
-                yield from _parts(name, value)
+                yield from ((part, each, "") for part, each in _parts(name, value))
             for member, each in _members(value):
-                yield f"{name}.{member}", each
-                home = getattr(sys.modules.get(type(each).__module__), "__file__", None)
-                if home and self._sources.lines.name(home) is not None:
-                    yield from ((f"{name}.{member}.{a}", b) for a, b in _members(each))
+                yield f"{name}.{member}", each, ""
+                few = isinstance(each, list | tuple) and len(each) <= MOST_ELEMENTS
+                for one in each if few else (each,):
+                    home = getattr(sys.modules.get(type(one).__module__), "__file__", None)
+                    if home and self._sources.lines.name(home) is not None:
+                        path = (
+                            f"{name}.{member}.{type(one).__name__}" if few else f"{name}.{member}"
+                        )
+                        yield from ((f"{path}.{a}", b, home) for a, b in _members(one))
 
     def _note(self, owner: object, name: str, path: str, value: Any, step: int) -> None:
         length = _length(value)
@@ -164,6 +175,8 @@ def _length(value: Any) -> int:
         return len(value)
     if isinstance(value, torch.Tensor):
         return _depth(value) if value.grad_fn is not None else max(value.shape, default=0)
+    if type(value).__module__.partition(".")[0] in _TABLES:
+        return max(getattr(value, "shape", ()), default=0)
     return 0
 
 
@@ -171,6 +184,8 @@ def _holds(value: Any) -> bool:
     """Whether the first element is a tensor, or has one."""
     if isinstance(value, torch.Tensor):
         return True
+    if not isinstance(value, _CONTAINERS):
+        return False
     first = next(iter(value.values() if isinstance(value, dict) else value), None)
     return any(isinstance(leaf, torch.Tensor) for leaf in tree_leaves(first))
 

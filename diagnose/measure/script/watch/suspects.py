@@ -199,9 +199,9 @@ def _group(stack: Stack, spine: Spine) -> Group:
 def _are_layers(lines: Sequence[LineWork]) -> bool:
     """Whether its runs are layers, each fed by the one before, and not elements of a tensor."""
     weighted = sum(line.weighted for line in lines)
-    chained = sum(line.chained for line in lines)
+    depths = sum(len(line.depths) for line in lines)
     own = sum(len(line.weights) for line in lines)
-    return bool(weighted) and min(chained, own) >= CHAINED_SHARE * weighted
+    return bool(weighted) and min(depths, own) >= CHAINED_SHARE * weighted
 
 
 def _name(spot: Spot) -> str:
@@ -261,7 +261,7 @@ class Judge:
             seconds=group.seconds * self._per_step,
             torch_seconds=group.torch_seconds * self._per_step,
             backward_seconds=backward_seconds * share if group.phase == "forward" else 0.0,
-            operator_seconds=per_step(lambda line: line.forward_seconds),
+            operator_seconds=per_step(lambda line: line.forward_seconds + line.converted_seconds),
             device_seconds=per_step(
                 lambda line: line.device_seconds + line.device_backward_seconds
             ),
@@ -273,6 +273,7 @@ class Judge:
             moved_bytes=round(per_step(lambda line: line.moved_bytes)),
             new_bytes=round(per_step(lambda line: line.new_bytes)),
             copy_seconds=per_step(lambda line: line.copy_seconds),
+            converted_seconds=per_step(lambda line: line.converted_seconds),
             snapshot_seconds=per_step(lambda line: line.snapshot_seconds),
             layers=group.phase == "forward" and _are_layers([line for _, line in at]),
             repeats=self._repeats(places) if group.repeats is None else group.repeats,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
+import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -89,16 +90,16 @@ class LineWork:
     new_bytes: int = 0
     large_bytes: int = 0
     copy_seconds: float = 0.0
+    converted_seconds: float = 0.0  # in calls that make tensors or arrays of Python's numbers
     snapshot_seconds: float = 0.0
     double_seconds: float = 0.0
     makes_double: bool = False
-    # Operators that use weights, how many of those the line itself had made the input of, and
-    # which weights: of layers each has its own, and is fed by the one before.
+    # Operators that use weights, behind how many others they come, and which weights: of layers
+    # each has its own, and comes behind the one before.
     weighted: int = 0
-    chained: int = 0
+    depths: set[int] = field(default_factory=set)
     weights: set[int] = field(default_factory=set)
     updates: int = 0  # operators that write into weights
-    made: set[int] = field(default_factory=set)
     results: list[Result] = field(default_factory=list)
 
 
@@ -193,8 +194,11 @@ class StepMap(Watch):
         self._forwards = forwards
         self._last: tuple[Caller, Place | None, Effect, float, bool] | None = None
         self._births: dict[int, frozenset[Spot]] = {}
+        self._depths: dict[int, int] = {}  # operators with weights that a result comes behind
+        self._converting: tuple[Place, float] | None = None
         self._weights = {address_of(each) for each in weights}
         self._patches = patches
+        self._conversions = _conversions()
         self._numbers: set[int] = set()  # addresses of what may be token numbers
         sources.lines.calls.clear()  # those of another mapped step
         self._running = {spot.place for spot in sources.spots(sys._getframe(1))}
@@ -255,8 +259,7 @@ class StepMap(Watch):
             self._note_tokens(inputs)
         if backward or caller.updates_parameters:
             return
-        if effect.launches:
-            self._note_weights(line, set(map(address_of, inputs)), outputs)
+        self._note_weights(line, set(map(address_of, inputs)), outputs, effect.launches)
         if self._forwards.inside:
             # What the model makes, and all that is made of it, is not what feeds the model.
             self._births.update((address_of(each), frozenset()) for each in outputs)
@@ -274,14 +277,17 @@ class StepMap(Watch):
                 for each in outputs
             ]
 
-    def _note_weights(self, line: LineWork, inputs: set[int], outputs: list[torch.Tensor]) -> None:
-        used = self._weights & inputs
+    def _note_weights(
+        self, line: LineWork, inputs: set[int], outputs: list[torch.Tensor], launches: bool
+    ) -> None:
+        used = self._weights & inputs if launches else set[int]()
+        depth = max((self._depths.get(each, 0) for each in inputs), default=0) + bool(used)
         if used:
             line.weighted += 1
-            line.chained += not line.made.isdisjoint(inputs)
+            line.depths.add(depth)
             line.weights |= used
             line.updates += not used.isdisjoint(map(address_of, outputs))
-        line.made.update(map(address_of, outputs))
+        self._depths.update((address_of(each), depth) for each in outputs)
 
     def _note_double(
         self,
@@ -323,9 +329,27 @@ class StepMap(Watch):
     def _note_event(self, frame: FrameType, event: str, result: object) -> None:
         if event == "call":
             self.lines.note_call(frame, event, result)
+        elif event == "c_call":
+            if result in self._conversions and self._converting is None:
+                self._begin_conversion(frame)
+        elif event == "c_return":
+            if result in self._conversions and self._converting is not None:
+                self._end_conversion(frame)
         elif event == "return" and result is not None and self._sources.is_users(frame.f_code):
             for address in array_addresses(result):
                 self._births.setdefault(address, frozenset(self._sources.spots(frame)))
+
+    def _begin_conversion(self, frame: FrameType) -> None:
+        if self._sources.is_users(frame.f_code):
+            place = Place(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name)
+            self._converting = place, time.perf_counter()
+
+    def _end_conversion(self, frame: FrameType) -> None:
+        assert self._converting is not None
+        place, began = self._converting
+        if frame.f_code.co_filename == place.path:  # the call itself, and none inside it
+            self.work.line(place).converted_seconds += time.perf_counter() - began
+            self._converting = None
 
     def _note_model_input(
         self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -354,6 +378,13 @@ class StepMap(Watch):
                 self._numbers.clear()
                 last = self.work.amounts[-1]
                 self.work.amounts[-1] = last._replace(tokens=each.numel())
+
+
+def _conversions() -> frozenset[object]:
+    """What makes a tensor or an array of Python's own objects, one by one."""
+    numpy = sys.modules.get("numpy")
+    arrays = (numpy.array, numpy.asarray) if numpy is not None else ()
+    return frozenset((torch.tensor, torch.as_tensor, *arrays))
 
 
 def find_repeated(steps: list[StepWork]) -> dict[Place, Repeated]:
