@@ -380,6 +380,8 @@ def _decides(proven: Claim, seen: Claim, noise: float) -> bool:
     So does one whose unchanged windows differ by more: samples are of many steps together.
     """
     low, high = bounds(proven.gain)
+    if seen.gain.center <= noise:
+        return False
     return (low > 0 and proven.gain.center > noise) or high < seen.gain.center
 
 

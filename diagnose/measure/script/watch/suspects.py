@@ -24,8 +24,8 @@ from diagnose.records.script import GARBAGE, STARTS, Phase, Suspect
 FEWEST_REPEATED_ELEMENTS = 256
 # Of the time in a group's operators: so much must give the same results in both steps.
 REPEATED_SHARE = 0.8
-# Of the operators that use weights, where they are layers.
-CHAINED_SHARE = 0.8
+# Of the runs of a line: so many come behind each other where they are layers.
+LAYERS_SHARE = 0.8
 # A framework may write them before it goes back to training.
 _FILES: tuple[Phase, ...] = ("checkpoint", "logging")
 _STEP_PHASES: tuple[Phase, ...] = ("forward", "backward", "optimizer")
@@ -198,10 +198,8 @@ def _group(stack: Stack, spine: Spine) -> Group:
 
 def _are_layers(lines: Sequence[LineWork]) -> bool:
     """Whether its runs are layers, each fed by the one before, and not elements of a tensor."""
-    weighted = sum(line.weighted for line in lines)
-    depths = sum(len(line.depths) for line in lines)
-    own = sum(len(line.weights) for line in lines)
-    return bool(weighted) and min(depths, own) >= CHAINED_SHARE * weighted
+    trips = sum(line.trips for line in lines)
+    return bool(trips) and sum(len(line.depths) for line in lines) >= LAYERS_SHARE * trips
 
 
 def _name(spot: Spot) -> str:

@@ -94,11 +94,8 @@ class LineWork:
     snapshot_seconds: float = 0.0
     double_seconds: float = 0.0
     makes_double: bool = False
-    # Operators that use weights, behind how many others they come, and which weights: of layers
-    # each has its own, and comes behind the one before.
-    weighted: int = 0
+    # Behind how many weights its operators come: of layers each comes behind the one before.
     depths: set[int] = field(default_factory=set)
-    weights: set[int] = field(default_factory=set)
     updates: int = 0  # operators that write into weights
     results: list[Result] = field(default_factory=list)
 
@@ -195,6 +192,7 @@ class StepMap(Watch):
         self._last: tuple[Caller, Place | None, Effect, float, bool] | None = None
         self._births: dict[int, frozenset[Spot]] = {}
         self._depths: dict[int, int] = {}  # operators with weights that a result comes behind
+        self._used: set[int] = set()  # weights
         self._converting: tuple[Place, float] | None = None
         self._weights = {address_of(each) for each in weights}
         self._patches = patches
@@ -281,12 +279,13 @@ class StepMap(Watch):
         self, line: LineWork, inputs: set[int], outputs: list[torch.Tensor], launches: bool
     ) -> None:
         used = self._weights & inputs if launches else set[int]()
-        depth = max((self._depths.get(each, 0) for each in inputs), default=0) + bool(used)
+        depth = max((self._depths.get(each, 0) for each in inputs), default=0)
+        depth += not used <= self._used  # a loop over time uses the same weights again
+        self._used |= used
         if used:
-            line.weighted += 1
-            line.depths.add(depth)
-            line.weights |= used
             line.updates += not used.isdisjoint(map(address_of, outputs))
+        if launches:
+            line.depths.add(depth)
         self._depths.update((address_of(each), depth) for each in outputs)
 
     def _note_double(
