@@ -49,6 +49,10 @@ _KEEP_LOADER = (
     "or let the workers live on with persistent_workers=True"
 )
 _ADVICE = {GARBAGE: _FREEZE, STARTS: _KEEP_LOADER}
+_COLLECT = "gc.collect("
+_LEAVE_TO_PYTHON = (
+    "leave collecting to Python, or call gc.collect() only every so many hundred steps"
+)
 # Sampled seconds are a count: their error is about that of this many samples per second.
 SAMPLES_PER_SECOND = 400.0
 
@@ -248,7 +252,9 @@ def _judge(suspect: Suspect, record: ScriptRecord) -> Claim | None:
         verified=False,
         evidence=f"{evidence}, {number(seconds * 1e3, 3)} ms per step seen at this line",
         suspect=suspect,
-        advice=_ADVICE.get(suspect.key, ""),
+        advice=_LEAVE_TO_PYTHON
+        if suspect.key == GARBAGE and _COLLECT in suspect.site.code
+        else _ADVICE.get(suspect.key, ""),
     )
 
 

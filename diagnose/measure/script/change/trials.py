@@ -16,6 +16,7 @@ from torch._C._autograd import _get_sequence_nr
 
 from diagnose.measure.script.change.candidates import Candidates
 from diagnose.measure.script.change.exchanges import why_untouchable
+from diagnose.measure.script.change.halves import Halves
 from diagnose.measure.script.change.stand_ins import Occasions
 from diagnose.measure.script.change.updates import time_updates
 from diagnose.measure.script.change.variant import Variant, unchanged
@@ -94,9 +95,10 @@ class Trials:
 
     def _run_stages(self, picture: Picture, of: Round) -> Iterator[None]:
         candidates = Candidates(picture, self._timetable.ranks)
+        on_copies = Halves(self._instruments.forwards, picture.sources)
         self._time_updates(picture)
         with self._patches.part() as recording:
-            for each in candidates.recorders:
+            for each in (*candidates.recorders, on_copies):
                 each.record(recording)
             yield
         sides, of = self._fit(candidates.removals(), of)
@@ -106,6 +108,8 @@ class Trials:
             halves = candidates.halved()
             if halves is not None:
                 yield from self._blocks(halves, of)
+            elif self._timetable.ranks.count == 1 and picture.is_mostly_overhead:
+                self._time_halves(on_copies, picture)
 
     def _time_updates(self, picture: Picture) -> None:
         """On copies, so that the script's own optimizer stays as it is."""
@@ -118,6 +122,16 @@ class Trials:
                 self._seen.changes.update({e.variant: e for e in timed.changes(site)})
                 windows += timed.windows(self._block)
         self._block += FEWEST_FOR_INTERVAL
+
+    def _time_halves(self, halves: Halves, picture: Picture) -> None:
+        with self._instruments.boundary.paused():
+            timed = halves.time(picture, self._block)
+        if timed is not None:
+            change, windows = timed
+            self._note_tried(change.what)
+            self._seen.changes[change.variant] = change
+            self._seen.windows += windows
+            self._block += FEWEST_FOR_INTERVAL
 
     def _fit(self, variants: Sequence[Variant], of: Round) -> tuple[list[Variant], Round]:
         """As many as the time that is left allows, the most promising first.

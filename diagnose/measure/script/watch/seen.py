@@ -315,7 +315,7 @@ class Picture:
             return False
         lines = [line for step in seen.works for line in step.lines.values()]
         flops = sum(line.flops for line in lines) / len(seen.works)
-        moved = FORWARD_AND_BACKWARD * sum(line.moved_bytes for line in lines) / len(seen.works)
+        moved = FORWARD_AND_BACKWARD * sum(line.streamed_bytes for line in lines) / len(seen.works)
         needed = flops / ceilings.flops_per_second
         if ceilings.bytes_per_second:
             needed = max(needed, moved / ceilings.bytes_per_second)

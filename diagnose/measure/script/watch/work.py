@@ -58,6 +58,8 @@ MOST_FINGERPRINTS = 64
 FEWEST_TWICE = 4096
 # Blocks from here on go back to the system at once on the CPU (see bench/allocator.py).
 LARGE_BYTES = 32 * 2**20
+# What an operator moves below this stays in the caches.
+CACHED_BYTES = 2 * 2**20
 # And these may, where nothing else lies behind them.
 TRIMMED_BYTES = 128 * 2**10
 _NOTHING_TO_SWITCH_OFF = contextlib.nullcontext()
@@ -87,6 +89,7 @@ class LineWork:
     syncs: int = 0
     flops: int = 0
     moved_bytes: int = 0
+    streamed_bytes: int = 0  # of these, by operators whose tensors fit no cache
     new_bytes: int = 0
     large_bytes: int = 0
     copy_seconds: float = 0.0
@@ -245,7 +248,9 @@ class StepMap(Watch):
         else:
             line.forward_seconds += seconds
         if effect.launches and not backward:
-            line.moved_bytes += _moved_bytes(inputs, outputs)
+            moved = _moved_bytes(inputs, outputs)
+            line.moved_bytes += moved
+            line.streamed_bytes += moved if moved >= CACHED_BYTES else 0
         for size in effect.new_bytes:
             line.large_bytes += size if size >= LARGE_BYTES else 0
             line.new_bytes += size if size >= TRIMMED_BYTES and not backward else 0
