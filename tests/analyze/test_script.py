@@ -17,6 +17,7 @@ from diagnose.records.header import Reading
 from diagnose.records.script import (
     AGAIN,
     CAUSES,
+    FROZEN,
     GARBAGE,
     PLAIN,
     Ceilings,
@@ -84,6 +85,8 @@ UPDATE = {"operator_seconds": 0.03, "launches": 168, "trips": 24, "moved_bytes":
         ({"repeats": True, "feeds": True}, "recompute"),
         ({"operator_seconds": 0.03, "copy_seconds": 0.02}, "transfer"),
         ({"operator_seconds": 0.03, "copy_seconds": 0.001}, "compute"),
+        ({"operator_seconds": 0.03, "converted_seconds": 0.03, "feeds": True}, "transfer"),
+        ({"operator_seconds": 0.03, "converted_seconds": 0.03, "syncs": 500}, "sync"),
         ({**MANY, "syncs": 500, "trips": 500}, "sync"),
         (MANY, "launch"),
         ({**MANY, "trips": 1}, "compute"),
@@ -196,6 +199,24 @@ def test_what_is_within_the_noise_of_unchanged_steps_is_no_finding() -> None:
     noisy = diagnose(replace(found, windows=drifting))
     assert [each.cause for each in noisy.findings] == ["compute"]
     assert "unchanged steps differ by 15.0 ms" in noisy.cannot_tell[0].reason
+
+
+def test_samples_speak_where_unchanged_windows_differ_by_more_than_was_seen() -> None:
+    seen = suspect(key=GARBAGE, seconds=0.03)
+    tried = change("host", variant=FROZEN)
+    steady = blocks(**{FROZEN: 0.99 * STEP})
+    found = record(suspects=(seen,), changes=(tried,), windows=steady)
+    assert causes(found) == ["compute"], "the trial refutes it"
+    drifting = blocks(**{AGAIN: 2 * STEP, FROZEN: 1.3 * STEP})
+    first(replace(found, windows=drifting), "host", False, 30)
+
+
+def test_a_collection_that_the_script_asks_for_is_left_to_python() -> None:
+    seen = suspect(key=GARBAGE, site=replace(LINE, code="gc.collect()"))
+    (finding,) = diagnose(record(suspects=(seen,))).findings
+    assert finding.advice.startswith("leave collecting to Python")
+    (finding,) = diagnose(record(suspects=(suspect(key=GARBAGE),))).findings
+    assert finding.advice.startswith("call gc.freeze()")
 
 
 def test_lines_of_one_function_with_one_cause_are_one_finding() -> None:

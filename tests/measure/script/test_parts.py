@@ -9,6 +9,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -93,6 +94,27 @@ def test_only_what_always_grows_is_called_growing(tmp_path: Path) -> None:
     assert lines == {"kept": 6, "losses": 7, "total": 9, "copied": 12, "model.hooks": 13}
     assert {name for name, each in grown.items() if each.holds_tensors} == {"kept", "total"}
     assert {name for name, each in grown.items() if each.holds_graph} == {"total"}
+
+
+class Errors:
+    """A callback that keeps a table of everything."""
+
+    def __init__(self) -> None:
+        self.table, self.last = np.zeros(1), np.zeros(3)
+
+
+def test_a_table_that_grows_in_one_of_several_callbacks_is_found() -> None:
+    trainer = SimpleNamespace(callbacks=[Errors(), object()])
+    lengths = Lengths(Sources(Path.cwd()))
+    for step in range(6):
+        errors = trainer.callbacks[0]
+        errors.table = np.concatenate([errors.table, errors.last])
+        lengths.look(sys._getframe(), step)
+    (grown,) = (each for each in lengths.growing() if each.name.startswith("trainer."))
+    assert (grown.name, grown.per_step) == ("trainer.callbacks.Errors.table", 3)
+    assert not grown.holds_tensors
+    assert grown.filler is not None
+    assert Path(grown.filler.path) == Path(__file__)
 
 
 def test_anomaly_detection_is_off_only_as_long_as_that_is_tried() -> None:

@@ -119,6 +119,7 @@ def test_what_a_line_does_with_weights_is_known(tmp_path: Path) -> None:
         y = torch.rand(4, 8)
         heads = [layer(y) for layer in layers]  # heads
         for _ in layers: y = layers[0](y)  # recurrent
+        numbers = torch.tensor([[float(i)] * 64 for i in range(64)])  # numbers
         with torch.no_grad():
             kept = [layer.weight.clone() for layer in layers]  # kept
             for layer in layers: layer.weight -= 0.1  # update
@@ -131,11 +132,33 @@ def test_what_a_line_does_with_weights_is_known(tmp_path: Path) -> None:
         number = line_of(path, f"# {mark}")
         return next(each for place, each in work.lines.items() if place and place.line == number)
 
-    told = {mark: _are_layers([line(mark)]) for mark in ("layers", "heads", "recurrent")}
-    assert told == {"layers": True, "heads": False, "recurrent": False}
+    marks = ("layers", "heads", "recurrent")
+    assert [_are_layers([line(mark)]) for mark in marks] == [True, False, False]
+    assert line("numbers").converted_seconds > 0
+    assert line("kept").converted_seconds == 0
     assert line("kept").snapshot_seconds > 0
     assert line("kept").copy_seconds == 0
     assert (line("update").updates, line("heads").updates) == (10, 0)
+
+
+def test_lines_between_layers_belong_to_them(tmp_path: Path) -> None:
+    code = """
+    def step():
+        x, rows = torch.rand(4, 8), torch.rand(10, 8)
+        for layer in layers:
+            x = layer(x)
+            x = x.relu() * 2  # between
+        for row in rows: row.relu() * 2  # rows
+    """
+    layers = torch.nn.ModuleList(torch.nn.Linear(8, 8) for _ in range(10))
+    work = map_code(tmp_path, code, layers=layers)
+    path = write_script(tmp_path, code)
+    told = {}
+    for mark in ("between", "rows"):
+        number = line_of(path, f"# {mark}")
+        lines = [each for place, each in work.lines.items() if place and place.line == number]
+        told[mark] = _are_layers(lines)
+    assert told == {"between": True, "rows": False}
 
 
 LINEAR, LOSS = torch.nn.Linear(8, 8), torch.nn.MSELoss()
