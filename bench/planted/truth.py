@@ -4,7 +4,8 @@ Every case is a directory with `slow.py`, and with `fixed.patch` where there is 
 repair; of a healthy case it is what the obvious guess would do. A comment in the script marks the
 line to change (`# culprit: <cause>`), and a second one the line where its time passes, if that is
 elsewhere (`# cost: <cause>`); a tool that names either is right. Each script prints one line per
-step on standard output, in which the first number with a decimal point is its loss or score.
+step on standard output, in which the first number with a decimal point is its loss or score, and
+runs as many as `--steps` or, in the later ones, the variable STEPS says.
 """
 
 from __future__ import annotations
@@ -172,4 +173,29 @@ THIRD: tuple[Case, ...] = tuple(
     )
 )
 
-CASES = FIRST + SECOND + THIRD
+# A fourth set, and before it some of another that taught a rule something.
+FOURTH: tuple[Case, ...] = (
+    _one("transfer_elevators", "transfer", "agent/replay.py"),
+    _one("growth_demand", "growth", "forecast/callbacks.py"),
+    # Other rows are in a batch.
+    Case("batch_turbines", (Culprit("batch", "settings.py"),), tolerance=None, fixed_work=8),
+    *(
+        replace(case, unseen=True)
+        for case in (
+            _one("input_birdsong", "input", "birds/recordings.py"),
+            _one("input_promoters", "input", "promoters/encoding.py"),
+            _one("transfer_grasping", "transfer"),
+            _one("host_openings", "host", "opening_book/callbacks.py"),
+            _one("host_playlists", "host", "playlists/metrics.py"),
+            _one("launch_lidar", "launch", "sampling.py"),
+            _one("sync_phonemes", "sync"),
+            _one("recompute_kinship", "recompute", "gwas/losses.py"),
+            Case("evaluation_reservoirs", (Culprit("evaluation", "hydro/settings.py"),), block_steps=40),
+            _one("growth_walker", "growth", tolerance=ROUNDING),
+            Case("compute_radar", ()),
+            Case("compute_sessions", ()),
+        )
+    ),
+)
+
+CASES = FIRST + SECOND + THIRD + FOURTH

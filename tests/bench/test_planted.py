@@ -56,7 +56,10 @@ def run_script(script: Path, steps: int = STEPS) -> list[float]:
     """What it prints per step; its neighbours can be imported, as when Python runs it."""
     printed = io.StringIO()
     with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(printed):
-        patch.setattr(sys, "argv", [str(script), "--steps", str(steps)])
+        texts = [path.read_text() for path in script.parent.rglob("*.py")]
+        words = ["--steps", str(steps)] if any('"--steps"' in text for text in texts) else []
+        patch.setenv("STEPS", str(steps))
+        patch.setattr(sys, "argv", [str(script), *words])
         patch.syspath_prepend(str(script.parent))
         runpy.run_path(str(script), run_name="__main__")
     lines = printed.getvalue().splitlines()

@@ -1,0 +1,1 @@
+"""Promoter activity from sequence."""
