@@ -41,7 +41,7 @@ class Job(lightning.LightningModule):
 
     def validation_step(self, batch):
         x, y = batch
-        self.log("right", (self.model(x).argmax(1) == y).float().mean())
+        self.log("right", (self.model(x).argmax(1) == y).float().mean())  # validates
 
     def configure_optimizers(self):
         return torch.optim.AdamW(self.parameters(), lr=1e-2)
