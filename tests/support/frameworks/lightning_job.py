@@ -68,7 +68,7 @@ def main():
         job,
         torch.utils.data.DataLoader(train, batch_size=8, shuffle=True),
         torch.utils.data.DataLoader(held_out, batch_size=16),
-    )  # the trainer
+    )
     kept.leave(job.losses, job.model)
 
 
