@@ -30,6 +30,7 @@ from diagnose.analyze.script.device import (
     seen_instead,
     within_device,
 )
+from diagnose.analyze.script.garbage import with_garbage
 from diagnose.analyze.script.ranks import judge_ranks
 from diagnose.analyze.script.slow import write_slow
 from diagnose.analyze.script.speed import (
@@ -63,7 +64,6 @@ from diagnose.records.script import (
     STARTS,
     Change,
     ScriptRecord,
-    Site,
     Suspect,
     replayed_name,
 )
@@ -77,8 +77,6 @@ LARGER_BATCH = 4
 # Times what was seen to pass in the loader: replaying batches cannot give back more.
 MOST_OF_SEEN = 1.25
 _LEAVE_OFF = "leave anomaly detection off, except in runs that look for a NaN"
-# Lines of one loop.
-NEAR_LINES = 3
 # All pairs of more would take long, and change nothing.
 MOST_STEPS = 200
 
@@ -99,7 +97,7 @@ def diagnose(record: ScriptRecord) -> Diagnosis:
         ],
         noise if record.device is None else 0.0,
     )
-    claims = _with_garbage(claims)
+    claims = with_garbage(claims)
     # An estimate that all ranks make together stands for what one of them was seen to wait.
     waits = {each.takes for each in claims if each.cause == "communication"} - {""}
     claims = [each for each in claims if each.suspect is None or each.suspect.key not in waits]
@@ -156,32 +154,6 @@ def diagnose(record: ScriptRecord) -> Diagnosis:
     findings = findings or [write_healthy(record, speed, mean)]
     findings = add_up(findings, _together(record), mean)
     return _diagnosis(record, findings, excluded, undecided, mean, speed)
-
-
-def _with_garbage(claims: list[Claim]) -> list[Claim]:
-    """A line that makes so many objects that they are collected there pays for that too.
-
-    Unless leaving out older objects was seen to help: then those are the cause.
-    """
-    collected = next((c for c in claims if c.suspect and c.suspect.key == GARBAGE), None)
-    if collected is None or collected.verified or collected.site is None:
-        return claims
-    of_line = [e for e in claims if e.cause != "host" and _is_near(e, collected.site)]
-    most = max(of_line, key=lambda each: each.gain.center, default=None)
-    if most is None:
-        return claims
-    rest = [each for each in claims if each is not collected and each is not most]
-    if not most.verified:  # a trial has left out both
-        seconds = number(collected.gain.center * 1e3, 3)
-        evidence = f"{most.evidence}; Python's garbage collector takes {seconds} ms more there"
-        most = replace(most, gain=add(most.gain, collected.gain), evidence=evidence)
-    return [*rest, most]
-
-
-def _is_near(claim: Claim, site: Site) -> bool:
-    own = claim.site
-    same = own is not None and (own.file, own.function) == (site.file, site.function)
-    return same and own is not None and abs(own.line - site.line) <= NEAR_LINES
 
 
 def _phase(claim: Claim) -> str:

@@ -21,9 +21,10 @@ from diagnose.measure.script.watch import ceilings
 from diagnose.measure.script.watch.growth import Lengths
 from diagnose.measure.script.watch.origins import Origins
 from diagnose.measure.script.watch.prints import Result
+from diagnose.measure.script.watch.repeated import Repeated, find_repeated
 from diagnose.measure.script.watch.suspects import Group, Judge
 from diagnose.measure.script.watch.where import Sources, Span, Spot, block_around, loop_around
-from diagnose.measure.script.watch.work import LineWork, Repeated, StepWork, find_repeated
+from diagnose.measure.script.watch.work import LineWork, StepWork
 from diagnose.records.script import Options
 from tests.support.script_runs import write_script
 

@@ -16,13 +16,13 @@ from diagnose.measure.machine.device import Device
 from diagnose.measure.script.patches import Patches
 from diagnose.measure.script.watch.boundary import Forwards
 from diagnose.measure.script.watch.prints import fingerprint
+from diagnose.measure.script.watch.repeated import find_repeated
 from diagnose.measure.script.watch.suspects import _are_layers
 from diagnose.measure.script.watch.where import Sources
 from diagnose.measure.script.watch.work import (
     LineWork,
     StepMap,
     StepWork,
-    find_repeated,
 )
 from tests.support.script_runs import line_of, write_script
 

@@ -15,9 +15,10 @@ from dataclasses import dataclass, field, replace
 from types import CodeType
 
 from diagnose.measure.lines.source import Place
+from diagnose.measure.script.watch.repeated import find_repeated
 from diagnose.measure.script.watch.stacks import Stack
 from diagnose.measure.script.watch.where import Sources, Span, Spot, block_around, loop_around
-from diagnose.measure.script.watch.work import LineWork, StepWork, find_repeated
+from diagnose.measure.script.watch.work import LineWork, StepWork
 from diagnose.records.script import GARBAGE, STARTS, Phase, Suspect
 
 # A constant of a few numbers is made again in many steps, and rightly so.

@@ -54,8 +54,6 @@ _FILLS = frozenset(
 )
 # A line that makes more results per step is a loop; its first ones are enough to compare.
 MOST_FINGERPRINTS = 64
-# Elements of a result that is made twice in one step: a loop over rows may well meet one again.
-FEWEST_TWICE = 4096
 # Blocks from here on go back to the system at once on the CPU (see bench/allocator.py).
 LARGE_BYTES = 32 * 2**20
 # What an operator moves below this stays in the caches.
@@ -63,16 +61,6 @@ CACHED_BYTES = 2 * 2**20
 # And these may, where nothing else lies behind them.
 TRIMMED_BYTES = 128 * 2**10
 _NOTHING_TO_SWITCH_OFF = contextlib.nullcontext()
-
-
-class Repeated(NamedTuple):
-    """What a line makes although it was there already."""
-
-    elements: int
-    share: float  # of the time in its operators
-    # What is the same in another step depends on nothing that is trained; only what is made twice
-    # in the same step has a backward pass, which would then be needed once.
-    backward_share: float
 
 
 @dataclass
@@ -389,34 +377,6 @@ def _conversions() -> frozenset[object]:
     numpy = sys.modules.get("numpy")
     arrays = (numpy.array, numpy.asarray) if numpy is not None else ()
     return frozenset((torch.tensor, torch.as_tensor, *arrays))
-
-
-def find_repeated(steps: list[StepWork]) -> dict[Place, Repeated]:
-    """Lines that make the same again: in the same step, or in the other with another batch."""
-    if not steps:
-        return {}
-    first, second = steps[0], steps[-1]
-    other_batch = bool(first.inputs) and first.inputs != second.inputs
-    found = {}
-    for place, line in first.lines.items():
-        if place is None:
-            continue
-        others = second.lines.get(place, LineWork()).results if other_batch else []
-        before = {(each.operator, each.print) for each in others}
-        met = set[tuple[str, tuple[float, bytes]]]()
-        elements, again, twice = 0, 0.0, 0.0
-        for each in line.results:
-            made = each.operator, each.print
-            twice_here = made in met and each.elements >= FEWEST_TWICE
-            if (made in before or twice_here) and not each.is_constant:
-                elements += each.elements
-                again += each.seconds
-                twice += each.seconds if made not in before else 0.0
-            met.add(made)
-        seconds = sum(each.seconds for each in line.results)
-        if elements and seconds:
-            found[place] = Repeated(elements, again / seconds, twice / seconds)
-    return found
 
 
 def _tensors(tree: object) -> list[torch.Tensor]:
