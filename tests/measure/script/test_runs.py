@@ -164,6 +164,7 @@ def test_planted_cause_comes_first_with_its_line(tmp_path: Path, name: str) -> N
     assert 0 <= diagnosis.overhead["share"] < 1
 
 
+@pytest.mark.alone  # whether halves are worth a trial depends on what a product reaches here
 def test_a_change_that_the_script_does_not_survive_costs_nothing_else(tmp_path: Path) -> None:
     code = """
     class Picky(torch.nn.Module):
