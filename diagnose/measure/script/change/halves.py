@@ -18,6 +18,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from diagnose.measure.script.patches import Patches
 from diagnose.measure.script.watch.boundary import Forwards
+from diagnose.measure.script.watch.growth import HOOK_TABLES
 from diagnose.measure.script.watch.seen import Picture
 from diagnose.measure.script.watch.where import Sources, Spot
 from diagnose.records.script import Change, Window
@@ -31,7 +32,6 @@ _WHAT = (
 MOST_COPIED_BYTES = 100_000_000
 # Of one side, in one go: what is shorter is repeated.
 SECONDS = 0.01
-_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 
 class _Call(NamedTuple):
@@ -95,7 +95,7 @@ def _time_copy(call: _Call) -> list[tuple[float, float]] | None:
     try:
         model = copy.deepcopy(call.model)
         for module in model.modules():
-            for hooks in _HOOKS:
+            for hooks in HOOK_TABLES:
                 getattr(module, hooks).clear()
         repeats = 1
         with torch.random.fork_rng(devices=[]):

@@ -31,7 +31,7 @@ _TABLES = ("numpy", "pandas")
 MOST_ELEMENTS = 32
 # Hooks have no name in the script: they are kept by the modules of a model.
 HOOKS = "hooks"
-_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+HOOK_TABLES = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 # A graph that is longer than this has been growing, or belongs to a very deep model.
 _DEEPEST = 20_000
 # Looked at between so many steps, so that what is filled and emptied in turns is not taken for
@@ -162,7 +162,9 @@ def _members(value: Any) -> list[tuple[str, Any]]:
 def _parts(name: str, model: torch.nn.Module) -> Iterator[tuple[str, Any]]:
     """Its hooks, and what its modules keep: a metric, say, all that it was given."""
     modules = dict(model.named_modules())
-    hooks = [hook for each in modules.values() for kind in _HOOKS for hook in getattr(each, kind)]
+    hooks = [
+        hook for each in modules.values() for kind in HOOK_TABLES for hook in getattr(each, kind)
+    ]
     yield f"{name}.{HOOKS}", hooks
     for path, module in modules.items():
         for member, each in list(vars(module).items()):

@@ -56,10 +56,10 @@ _FILLS = frozenset(
 MOST_FINGERPRINTS = 64
 # Blocks from here on go back to the system at once on the CPU (see bench/allocator.py).
 LARGE_BYTES = 32 * 2**20
-# What an operator moves below this stays in the caches.
-CACHED_BYTES = 2 * 2**20
 # And these may, where nothing else lies behind them.
 TRIMMED_BYTES = 128 * 2**10
+# What an operator moves below this stays in the caches.
+CACHED_BYTES = 2 * 2**20
 _NOTHING_TO_SWITCH_OFF = contextlib.nullcontext()
 
 
