@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch.utils.data import dataloader
 
+from diagnose.measure.script.change.halves import HALF, WHOLE
 from diagnose.records.script import Options
 from tests.support.script_runs import QUICK, line_of, run_script, write_script
 
@@ -162,6 +163,15 @@ def test_planted_cause_comes_first_with_its_line(tmp_path: Path, name: str) -> N
     assert abs(first.line - line_of(script, "# here")) <= 2
     assert first.advice
     assert 0 <= diagnosis.overhead["share"] < 1
+
+
+@pytest.mark.alone
+def test_half_a_batch_is_tried_on_a_copy_where_no_loader_makes_batches(tmp_path: Path) -> None:
+    script = write_script(tmp_path, HEAD + "while True:\n    update(torch.randn(2, 64))\n")
+    _, record, _ = run_script(script, replace(QUICK, steps=600, seconds=30.0))
+    (tried,) = (each for each in record.changes if each.cause == "batch")
+    assert (tried.variant, tried.failed) == (HALF, "")
+    assert {each.variant for each in record.windows} >= {HALF, WHOLE}
 
 
 @pytest.mark.alone  # whether halves are worth a trial depends on what a product reaches here
