@@ -14,6 +14,7 @@ import argparse
 import json
 import os
 import shutil
+import signal
 import statistics
 import subprocess
 import sys
@@ -29,6 +30,7 @@ from typing import Any, NamedTuple
 
 from bench.planted.truth import CASES
 from bench.prove.rule import share_interval
+from diagnose.measure.machine.describe import read_commit
 from diagnose.measure.twins.cases import Case, find_lines, fixed_script
 
 HERE = Path(__file__).resolve().parent
@@ -168,23 +170,33 @@ def ask(pair: Pair, options: Sequence[str], cores: Collection[int]) -> dict[str,
     """What is said of a pair, in short; a pair that could not be asked is wrong."""
     began = time.monotonic()
     words = [sys.executable, "-m", "diagnose", "prove", pair.before.name, str(pair.after)]
-    done = subprocess.run(
+    running = subprocess.Popen(
         [*words, "--json", "-", *options],
         cwd=pair.before.parent,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         preexec_fn=lambda: os.sched_setaffinity(0, cores),
-        capture_output=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
         text=True,
-        timeout=TIMEOUT_SECONDS,
-        check=False,
     )
-    if done.returncode == 130:
-        raise KeyboardInterrupt
+    try:
+        out, errors = running.communicate(timeout=TIMEOUT_SECONDS)
+        if running.returncode == 130:
+            raise KeyboardInterrupt
+    except subprocess.TimeoutExpired:
+        running.send_signal(signal.SIGINT)  # it ends its processes, as nobody else could
+        out, errors = running.communicate()
     found: dict[str, Any] = {"right": {"speed": False}, **dict.fromkeys(COLUMNS, "")}
-    if done.stdout:
-        found = shorten(pair, json.loads(done.stdout))
-    last = (done.stderr.strip().splitlines() or [""])[-1] if done.returncode else ""
-    return {**found, "failed": last, "seconds": round(time.monotonic() - began, 1)}
+    if out:
+        found = shorten(pair, json.loads(out))
+    last = (errors.strip().splitlines() or [""])[-1] if running.returncode else ""
+    commit = read_commit(ROOT).value or ""
+    return {
+        **found,
+        "failed": last,
+        "seconds": round(time.monotonic() - began, 1),
+        "commit": commit[:12] + "-dirty" * commit.endswith("-dirty"),
+    }
 
 
 COLUMNS = ("speed", "ratio", "results", "line")
@@ -205,7 +217,12 @@ def write_page(kept: dict[str, dict[str, Any]]) -> str:
         counted = ", ".join(f"{count} {verdict}" for verdict, count in verdicts.most_common())
         blocks = statistics.median(each.get("blocks", 0) for each in answers)
         seconds = statistics.median(each.get("seconds", 0.0) for each in answers)
-        lines += ["", f"{counted}; at the median {blocks:g} blocks and {seconds:.0f} s for a pair."]
+        commits = ", ".join(sorted({each.get("commit", "unknown") for each in answers}))
+        lines += [
+            "",
+            f"{counted}; at the median {blocks:g} blocks and {seconds:.0f} s for a pair; "
+            f"commit {commits}.",
+        ]
         shown = [
             (name, each)
             for name, each in pairs.items()

@@ -2,9 +2,11 @@
 
     python -m bench.prove.rule
 
-Simulated machines whose truth is known, with spikes, drift, a busy neighbor and heavy tails; and
-the blocks of every committed `optimize.json`, judged again. Writes what it finds to
-bench/prove/rule.md, with the 95 % interval of every share.
+Simulated machines whose truth is known, with spikes, drift, a busy neighbor and heavy tails;
+scripts whose processes differ from start to start, and scripts that slow down step by step, as
+`prove` times them; the blocks of every committed `optimize.json`, judged again; and what other bets
+would need.
+Writes what it finds to bench/prove/rule.md, with the 95 % interval of every share.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from diagnose.records.sequential import Block, decide, ratio_interval
+from diagnose.records.sequential import Block, _log_odds, decide, ratio_interval
 from diagnose.records.stats import SMALLEST_MARGIN, log_ratio_interval
 
 HERE = Path(__file__).resolve().parent
@@ -109,6 +111,91 @@ def sessions(rule: Rule, machine: str, truth: float, count: int) -> Iterator[Ses
         times = np.exp(dice.permuted(simulate(machine, dice), axis=1))
         times[:, 2] /= truth
         yield run_session(rule, [Block(*map(float, row)) for row in times], truth)
+
+
+# --- as `prove` times two processes ---
+# Whatever a process keeps from its start moves all of its windows, by this much in the logarithm.
+START_SPREADS = (0.0, 0.02, 0.1, 0.4)
+GROWTHS = (0.0, 0.002, 0.01)  # per window of a process that slows down by itself
+
+
+def prove_once(dice: np.random.Generator, spread: float, growth: float, *, confirmed: bool) -> str:
+    """The verdict about two equal scripts, in one pair of processes or in two."""
+    verdicts = []
+    for _ in range(2 if confirmed else 1):
+        offsets = dice.normal(0, spread, 2)
+        taken, blocks = [0, 0], []
+        for _ in range(MOST_BLOCKS):
+            # As `Session._draw_order` does it, or two of the side before in every block.
+            fewer = [side for side in (0, 1) if taken[side] == min(taken)]
+            twice = int(dice.choice(fewer)) if confirmed else 0
+            times: tuple[list[float], list[float]] = ([], [])
+            for side in dice.permutation([0, 1, twice]):
+                taken[side] += 1
+                level = offsets[side] + growth * taken[side] + dice.normal(0, NOISE)
+                times[side].append(math.exp(level))
+            odd = 1 - twice
+            pair = [*times[twice], *times[odd]]
+            blocks.append(Block(*(pair if twice == 0 else [1 / each for each in pair])))
+            verdicts.append(anytime(blocks))
+            if verdicts[-1] != "INCONCLUSIVE":
+                break
+        else:
+            return "INCONCLUSIVE"
+    return (
+        verdicts[-1] if len({e for e in verdicts if e != "INCONCLUSIVE"}) == 1 else "INCONCLUSIVE"
+    )
+
+
+def starts_table(count: int) -> list[str]:
+    lines = [
+        "| spread of starts | slower per window | false verdict, one pair of processes, "
+        "two windows of the side before | two pairs, balanced windows, as `prove` does it |",
+        "| --: | --: | --: | --: |",
+    ]
+    for spread in START_SPREADS:
+        for growth in GROWTHS:
+            shares = []
+            for confirmed in (False, True):
+                dice = np.random.default_rng([round(1e4 * spread), round(1e4 * growth), confirmed])
+                found = [
+                    prove_once(dice, spread, growth, confirmed=confirmed) for _ in range(count)
+                ]
+                wrong = sum(each in ("FASTER", "SLOWER") for each in found)
+                shares.append(share_interval(wrong, count))
+            lines.append(f"| {100 * spread:g} % | {100 * growth:g} % | {shares[0]} | {shares[1]} |")
+    return lines
+
+
+# --- other bets on the rank, and one on the size ---
+BELIEFS = ((3.0, 1.0, 0.3), (1.0, 1.0, 1.0), (8.0, 2.0, 0.5), (1.0, 0.5, 0.25))
+
+
+def belief_table(count: int) -> list[str]:
+    """Blocks until "faster" is proven, where the change is the fastest of three so often."""
+    chances = ((1.0, 0.0, 0.0), (0.8, 0.15, 0.05), (0.6, 0.25, 0.15))
+    named = " | ".join("/".join(f"{100 * p:.0f}" for p in each) for each in chances)
+    lines = [f"| belief | {named} |", "| :-- | --: | --: | --: |"]
+    for belief in BELIEFS:
+        cells = []
+        for chance in chances:
+            dice = np.random.default_rng(1)
+            needed = [_blocks_needed(dice, chance, belief) for _ in range(count)]
+            cells.append(f"{statistics.median(needed):.0f}")
+        lines.append(f"| {belief} | {' | '.join(cells)} |")
+    return lines
+
+
+def _blocks_needed(
+    dice: np.random.Generator, chance: Sequence[float], belief: Sequence[float]
+) -> int:
+    counts = [0, 0, 0]
+    for number in range(1, 10 * MOST_BLOCKS):
+        counts[int(dice.choice(3, p=chance))] += 1
+        odds = [_log_odds(counts, each) for each in (belief, belief[::-1])]
+        if np.logaddexp(odds[0], odds[1]) - math.log(2) >= math.log(100):
+            return number
+    return 10 * MOST_BLOCKS
 
 
 def share_interval(hits: int, count: int) -> str:
@@ -225,6 +312,13 @@ def main() -> None:
         "\n".join(effect_table(effects)),
         "The blocks of every committed `optimize.json`, judged again:",
         "\n".join(replay_table()),
+        f"Two equal scripts as `prove` times them, {effects} comparisons each, where the level of "
+        "a process is drawn at its start, and where it slows down by itself:",
+        "\n".join(starts_table(effects)),
+        "Which bet? The rule believes (3, 1, 0.3) that the change is the first, the middle and the "
+        f"last of three. Median blocks to a proof, {effects} runs each, by how often it really is "
+        "(in percent):",
+        "\n".join(belief_table(effects)),
     ]
     options.output.write_text("\n\n".join(blocks) + "\n", encoding="utf-8")
 

@@ -10,10 +10,12 @@ from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 
-from diagnose.analyze.prove import gate, prove
+from diagnose.analyze.prove.proof import prove
+from diagnose.analyze.prove.speed import gate
 from diagnose.commands.shared.arguments import add_number, add_reports_option, add_seconds, between
 from diagnose.commands.shared.keep import complain, write_report
 from diagnose.commands.shared.progress import Progress
+from diagnose.commands.shared.restored import LEFT_OVER, tell_restored
 from diagnose.measure.machine.torch_check import require_torch
 from diagnose.measure.prove.sides import Request, open_sides
 from diagnose.measure.session import Refused
@@ -99,9 +101,14 @@ def run(arguments: argparse.Namespace) -> int:
             session.run()
         except KeyboardInterrupt:
             interrupted = True
+    if sides.left_over:
+        tell_restored(sides.left_over, LEFT_OVER)
+    for each in sides.restored:
+        tell_restored(each)
     record = session.record
     if interrupted:
         record = replace(record, missing="it was interrupted")
+    problems = [each.problem for each in sides.restored if each.problem]
     proof = prove(record)
     _tell(proof, arguments, file)
     if arguments.label is not None:
@@ -109,7 +116,8 @@ def run(arguments: argparse.Namespace) -> int:
     if interrupted:
         complain("interrupted; this is what was known by then")
         return INTERRUPTED
-    return _conclude(record, proof, arguments)
+    code = _conclude(record, proof, arguments)
+    return COULD_NOT_MEASURE if problems else code
 
 
 def read_request(sides: Sequence[str], theirs: Sequence[str], change: str | None) -> Request:
@@ -177,6 +185,6 @@ def _conclude(record: ProveRecord, proof: Proof, arguments: argparse.Namespace) 
         if passed is False:
             return FOUND
         if passed is None:
-            complain("the gate is not passed: INCONCLUSIVE")
+            complain("the gate is not passed: what it asks is not proven")
             return COULD_NOT_MEASURE
     return COULD_NOT_MEASURE if record.missing else FINE

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 
-from diagnose.analyze.prove import prove
+from diagnose.analyze.prove.proof import prove
 from diagnose.analyze.script.again import join_runs
 from diagnose.analyze.script.rules import diagnose
 from diagnose.commands.shared.arguments import add_number, is_first_rank
@@ -109,6 +109,9 @@ def _try_options(arguments: argparse.Namespace, options: Sequence[Option]) -> No
 
     if not options:
         complain("there is no option to try")
+        return
+    if arguments.module:
+        complain(f"options are tried of a script: name the file of {arguments.script} without -m")
         return
     names = {each.command.split()[-1]: each.what for each in options}
     limits, script = prove_records.Options(), arguments.script

@@ -168,7 +168,7 @@ class Process:
         return seen is not None and seen.si_code == os.CLD_STOPPED
 
     def pause(self) -> None:
-        """Stop the whole session: its workers too, so that they do nothing ahead."""
+        """Stop its process group: its workers too, so that they do nothing ahead."""
         self._signal(signal.SIGSTOP)
 
     def go_on(self) -> None:
@@ -193,7 +193,7 @@ class Process:
         return self._errors.read().decode(errors="replace")
 
     def end(self, polite_seconds: float = 0.0) -> None:
-        """Kill the whole session: loader workers too, and also one that is stopped.
+        """Kill its process group: loader workers too, and also one that is stopped.
 
         torchrun ends its ranks, which have sessions of their own, if it is given the time.
         """

@@ -7,6 +7,7 @@ never stored. The sides are called before and after, whatever they are.
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -15,15 +16,21 @@ from typing import ClassVar, Literal
 from diagnose.records.codec import dumps, from_dict
 from diagnose.records.header import Header, Reading
 from diagnose.records.script import Suspect, hide_value
-from diagnose.records.sequential import Block, SpeedVerdict
+from diagnose.records.sequential import Block, SpeedVerdict, ratio_interval
+from diagnose.records.stats import Interval
 
 # Of the proof in --json; the record has the schema of its header.
 SCHEMA = 1
 DEFAULT_SECONDS = 60.0
 DEFAULT_EQUAL_STEPS = 20
 DEFAULT_TIMEOUT = 300.0
+# A step that has only some rows less than before has lost them; it is no other batch size.
+SMALLEST_CHANGE_OF_BATCH = 1.25
 
 BEFORE, AFTER = "before", "after"
+# What a process decides once and keeps differs between two starts of the same script: what one pair
+# of processes shows counts only if a second one shows it too.
+STARTS = 2
 # Two more runs of the side before, which set the scale of what may differ.
 AGAIN, NUDGED = "before, once more", "before, with nudged weights"
 
@@ -61,6 +68,7 @@ class EqualRun:
     # By what was read, one per step; None is a value that is not finite, or was not there.
     values: Mapping[str, tuple[float | None, ...]]
     samples: float = 0.0  # in one step; 0: unknown
+    steady: bool = False  # whether nearly every step has that many
     shapes: str = ""  # a digest of those of the parameters
     epsilon: float = 0.0  # of the coarsest type that its model computes in
     precision: str = ""  # the name of that type
@@ -70,6 +78,15 @@ class EqualRun:
     @property
     def steps(self) -> int:
         return max(map(len, self.values.values()), default=0)
+
+    def begins_as(self, other: EqualRun) -> bool:
+        """Whether the first step computes the same: then both take the same data."""
+        tolerance = min(1e-3, 100 * max(self.epsilon, other.epsilon))
+        for name in (LOSS, OUTPUT):
+            mine, theirs = ((run.values.get(name) or (None,))[0] for run in (self, other))
+            if mine is not None and theirs is not None:
+                return math.isclose(mine, theirs, rel_tol=tolerance)
+        return False
 
     def is_same(self, other: EqualRun) -> bool:
         """To the last bit: then it does not matter what rounding and chance can do."""
@@ -89,6 +106,7 @@ class Window:
     side: str
     steps: int
     seconds: float
+    start: int = 0  # which pair of processes
 
 
 _NOT_MEASURED = Reading(None, "not measured")
@@ -141,25 +159,58 @@ class ProveRecord:
 
 
 def find_batch_ratio(runs: Sequence[EqualRun]) -> float:
-    """Samples of a step before by those of a step after; 1 unless one is a multiple."""
-    counts = {each.name: each.samples for each in runs}
-    before, after = counts.get(BEFORE, 0.0), counts.get(AFTER, 0.0)
-    if not before or not after:
+    """Samples of a step before by those of a step after; 1 where both take the same data.
+
+    They are counted at the calls of the model, and a repair may call it once instead of twice.
+    """
+    sides = {each.name: each for each in runs}
+    before, after = sides.get(BEFORE), sides.get(AFTER)
+    if before is None or after is None or not before.samples or not after.samples:
         return 1.0
-    times = max(before, after) / min(before, after)
-    return before / after if times >= 2 and abs(times - round(times)) < 0.01 else 1.0
+    times = max(before.samples, after.samples) / min(before.samples, after.samples)
+    is_multiple = times >= 2 and abs(times - round(times)) < 0.01
+    is_larger = times >= SMALLEST_CHANGE_OF_BATCH and before.steady and after.steady
+    if not (is_multiple or is_larger) or before.begins_as(after):
+        return 1.0
+    return before.samples / after.samples
 
 
 def blocks_of(windows: Sequence[Window], ratio: float) -> list[Block]:
-    """Seconds per step of every whole block; a step after counts for as many samples as before."""
+    """Seconds per step of every block; a step after counts for as many samples as before.
+
+    Where the side after has the two windows, steps per second stand for seconds per step: the odd
+    one is then again to the pair as after is to before.
+    """
     found: dict[int, dict[str, list[float]]] = {}
     for each in windows:
+        scale = ratio if each.side == AFTER else 1.0
         side = found.setdefault(each.block, {BEFORE: [], AFTER: []})[each.side]
-        side.append(each.seconds / each.steps)
+        side.append(scale * each.seconds / each.steps)
     return [
-        Block(sides[BEFORE][0], sides[BEFORE][1], sides[AFTER][0] * ratio)
+        Block(*sides[BEFORE], *sides[AFTER])
+        if len(sides[BEFORE]) == 2
+        else Block(*(1 / each for each in (*sides[AFTER], *sides[BEFORE])))
         for sides in found.values()
     ]
+
+
+def starts_of(windows: Sequence[Window]) -> list[list[Window]]:
+    """The windows of each pair of processes."""
+    found: dict[int, list[Window]] = {}
+    for each in windows:
+        found.setdefault(each.start, []).append(each)
+    return list(found.values())
+
+
+def speed_interval(windows: Sequence[Window], ratio: float) -> Interval:
+    """Of the time before by the time after: from the lowest to the highest end of all starts."""
+    center = ratio_interval(blocks_of(windows, ratio)).center
+    found = [ratio_interval(blocks_of(each, ratio)).ends for each in starts_of(windows)]
+    ends = [each for each in found if each is not None]
+    if len(ends) < len(found):
+        return Interval(center, None, None)
+    low, high = min(low for low, _ in ends), max(high for _, high in ends)
+    return Interval(min(max(center, low), high), low, high)
 
 
 @dataclass(frozen=True)
@@ -174,7 +225,7 @@ class Speed:
     before_ms: float | None
     after_ms: float | None
     blocks: int
-    control: float | None  # the same ratio of the side before to itself
+    control: float | None  # the same ratio of one side to itself
     reason: str = ""
     # By what the model is called with, where that is known.
     samples_per_second: tuple[float, float] | None = None

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
-from diagnose.analyze.prove import find_changes, gate, judge_equality, judge_speed, prove
+from diagnose.analyze.prove.equality import judge_equality
+from diagnose.analyze.prove.lines import find_changes
+from diagnose.analyze.prove.proof import prove
+from diagnose.analyze.prove.speed import gate, judge_speed
 from diagnose.records.prove import AFTER, AGAIN, BEFORE, NUDGED, EqualRun
 from tests.support.records.prove import EPSILON, LOSSES, record, run, runs, suspect, windows
 
@@ -62,7 +66,10 @@ def test_rounding_that_grows_allows_more_later() -> None:
             "two runs",
         ),
         ((run(BEFORE), run(AFTER, (), failed="x.py ended with ValueError")), "after, x.py ended"),
-        (runs(samples=32.0), "over the first 32 samples the mean loss is 1.4375 before"),
+        (
+            runs((2.1, 1.4, 1.2, 0.9), samples=32.0),
+            "over the first 32 samples the mean loss is 1.4375 before",
+        ),
         ((), "not every run took place"),
     ],
 )
@@ -74,12 +81,22 @@ def test_what_cannot_be_told_says_why(made: tuple[EqualRun, ...], why: str) -> N
 
 def test_another_precision_is_told_and_has_its_own_scale() -> None:
     coarse = 2.0**-7
-    after = run(
-        AFTER, [each * (1 + coarse) for each in LOSSES], epsilon=coarse, precision="bfloat16"
-    )
-    found = judge_equality(record(runs=(runs()[0], after, *runs()[2:])))
-    assert found.verdict == "EQUAL WITHIN ROUNDING"
-    assert found.reason == "the model computes in bfloat16 instead of float32"
+    before, _, again, _ = runs()
+    nudged = run(NUDGED, [each * (1 + coarse / 2) for each in LOSSES])
+    for moved, verdict in ((1.5 * coarse, "EQUAL WITHIN ROUNDING"), (4 * coarse, "DIVERGES")):
+        losses = [each * (1 + moved) for each in LOSSES]
+        after = run(AFTER, losses, epsilon=coarse, precision="bfloat16")
+        found = judge_equality(record(runs=(before, after, again, nudged)))
+        assert found.verdict == verdict
+        assert found.reason == "the model computes in bfloat16 instead of float32"
+
+
+def test_few_digits_on_both_sides_hide_no_lost_term() -> None:
+    facts: dict[str, Any] = {"epsilon": 2.0**-7, "precision": "bfloat16"}
+    made = [run(each, **facts) for each in (BEFORE, AFTER, AGAIN, NUDGED)]
+    made[1] = run(AFTER, [0.95 * each for each in LOSSES], **facts)
+    made[3] = run(NUDGED, [1.002 * each for each in LOSSES], **facts)
+    assert judge_equality(record(runs=tuple(made))).text == "DIVERGES AT STEP 1"
 
 
 def test_the_speed_is_time_before_by_time_after() -> None:
@@ -95,10 +112,64 @@ def test_the_speed_is_time_before_by_time_after() -> None:
     assert (nothing.verdict, nothing.reason) == ("INCONCLUSIVE", "HEAD ended with ValueError")
 
 
+def test_what_one_pair_of_processes_shows_needs_a_second_one() -> None:
+    """A start of a script may be slow by chance, and stays so: no number of blocks tells."""
+    alone = record(windows=windows(0.1, 0.07, starts=[0]))
+    found = judge_speed(alone)
+    assert (found.verdict, gate(alone, 0.02, diverges=False)) == ("INCONCLUSIVE", None)
+    assert "second start" in found.reason
+    second = windows(0.1, 0.1, starts=[1])
+    found = judge_speed(record(windows=(*windows(0.1, 0.07, starts=[0]), *second)))
+    assert found.verdict == "INCONCLUSIVE"
+    assert found.reason == "two starts of the same scripts gave different ratios, 1.429 and 1.000"
+    assert found.ratio_ci is not None
+    assert (found.ratio_ci[0], found.ratio_ci[1]) == pytest.approx((1.0, 1 / 0.7), rel=0.01)
+    agreed = record(windows=(*windows(0.1, 0.07, starts=[0]), *windows(0.1, 0.08, starts=[1])))
+    assert judge_speed(agreed).verdict == "FASTER"
+
+
+def test_the_side_with_two_windows_does_not_matter() -> None:
+    made = windows(0.1, 0.08, 40)
+    for twice in (0, 1):
+        chosen = tuple(each for each in made if each.block % 2 == twice)
+        assert judge_speed(record(windows=chosen)).ratio == pytest.approx(1.25, rel=0.005)
+
+
 def test_a_larger_batch_is_compared_by_the_sample() -> None:
-    found = judge_speed(record(runs=runs(samples=32.0), windows=windows(0.1, 0.2)))
+    other = runs((2.1, 1.4, 1.2, 0.9), samples=32.0)
+    found = judge_speed(record(runs=other, windows=windows(0.1, 0.2)))
     assert found.per == "sample"
     assert found.ratio == pytest.approx(2.0, rel=0.01)
+
+
+def test_a_model_that_is_called_once_instead_of_twice_has_the_same_batch() -> None:
+    twice = record(runs=(run(BEFORE, samples=64.0), run(AFTER, samples=32.0)))
+    found = judge_speed(twice)
+    assert found.per == "step"
+    assert found.ratio == pytest.approx(2.0, rel=0.01)
+    assert found.samples_per_second == pytest.approx((320, 640), rel=0.01)
+
+
+def test_a_batch_that_is_half_as_large_again_is_compared_by_the_sample() -> None:
+    other = [2.1, 1.4, 1.2, 0.9]
+    facts: dict[str, Any] = {"steady": True}
+    made = (run(BEFORE, **facts), run(AFTER, other, samples=12.0, **facts), *runs()[2:])
+    found = record(runs=made, windows=windows(0.1, 0.12))
+    assert judge_speed(found).ratio == pytest.approx(1.25, rel=0.01)
+    assert "over the first 32 samples" in judge_equality(found).reason
+    fewer = (made[0], run(AFTER, other, samples=7.0, **facts), *made[2:])  # a row was lost
+    assert judge_equality(record(runs=fewer)).text == "DIVERGES AT STEP 1"
+
+
+def test_a_line_that_an_edit_moved_is_the_same_line() -> None:
+    before = replace(record().before, suspects=(suspect(7, 0.06), suspect(12, 0.04)))
+    call = suspect(12, 0.04).site
+    after = replace(
+        record().after,
+        suspects=(suspect(5, 0.01), replace(suspect(40, 0.04), site=replace(call, line=40))),
+    )
+    found = find_changes(record(before=before, after=after, windows=windows(0.1, 0.05)))
+    assert [each.line for each in found] == [7]
 
 
 def test_lines_of_both_sides_are_matched_through_the_edit() -> None:

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import yaml  # type: ignore[import-untyped]
 
-from diagnose.analyze.prove import prove as prove_record
+from diagnose.analyze.prove.proof import prove as prove_record
 from diagnose.commands.cli import main
 from diagnose.commands.script import _try_options
 from diagnose.measure.prove import session
@@ -96,17 +96,9 @@ def action(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         git(work, "commit", "-q", "-m", "change")
     git(work, "branch", "base", "HEAD~1")
     git(folder, "clone", "-q", "--bare", "work", "origin.git")
-    git(
-        folder,
-        "clone",
-        "-q",
-        "--depth",
-        "1",
-        "-b",
-        "main",
-        f"file://{folder}/origin.git",
-        "checkout",
-    )
+    shallow = ("--depth", "1", "-b", "main", f"file://{folder}/origin.git")
+    for name in ("checkout", "another"):
+        git(folder, "clone", "-q", *shallow, name)
     made = yaml.safe_load((ROOT / "action.yml").read_text(encoding="utf-8"))
     (step,) = made["runs"]["steps"]
     given = {
@@ -123,16 +115,22 @@ def action(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     }
     assert step["env"].keys() == given.keys()
     files = {name: str(folder / name) for name in ("GITHUB_STEP_SUMMARY", "GITHUB_OUTPUT")}
-    done = subprocess.run(
-        ["bash", "-c", step["run"]],
-        cwd=folder / "checkout",
-        env=environment({**given, **files, "RUNNER_TEMP": str(folder)}),
-        capture_output=True,
-        text=True,
-        timeout=SECONDS,
-        stdin=subprocess.DEVNULL,
-        check=False,
-    )
+
+    def run(where: str, **others: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            ["bash", "-c", step["run"]],
+            cwd=folder / where,
+            env=environment({**given, **files, "RUNNER_TEMP": str(folder), **others}),
+            capture_output=True,
+            text=True,
+            timeout=SECONDS,
+            stdin=subprocess.DEVNULL,
+            check=False,
+        )
+
+    done = run("checkout")
+    # A stand-in for Python says what it is asked.
+    asked = run("another", PROVE_BEFORE="HEAD~1", PROVE_PYTHON="echo").stdout
     outputs = Path(files["GITHUB_OUTPUT"]).read_text()
     return {
         "manifest": made,
@@ -140,6 +138,8 @@ def action(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         "summary": Path(files["GITHUB_STEP_SUMMARY"]).read_text(),
         "outputs": dict(line.split("=", 1) for line in outputs.splitlines()),
         "proof": json.loads((folder / "proof.json").read_text()),
+        "asked": asked,
+        "base": git(work, "rev-parse", "base"),
         "worktrees": git(folder / "checkout", "worktree", "list").splitlines(),
     }
 
@@ -174,6 +174,11 @@ def test_the_action_hands_on_what_it_promises(action: dict[str, Any]) -> None:
     assert "::warning" not in action["done"].stdout
 
 
+@pytest.mark.child
+def test_the_action_fetches_commits_that_the_checkout_has_not(action: dict[str, Any]) -> None:
+    assert f"-m diagnose prove {action['base']} " in action["asked"]
+
+
 def test_a_sabotaged_twin_diverges_at_its_step(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("mine")
     (tmp_path / "before.py").write_text(FIXED + "    open('notes.txt', 'a').write('x')\n")
@@ -184,6 +189,7 @@ def test_a_sabotaged_twin_diverges_at_its_step(tmp_path: Path) -> None:
     assert found.code == 1, found.err
     assert "DIVERGES AT STEP 5" in found.out
     assert (tmp_path / "notes.txt").read_text() == "mine"  # a linked file is put back
+    assert "1 file was put back" in found.err
     assert not list(tmp_path.glob(".diagnose-*"))
     kept = json.loads((reports / "mine" / "prove.json").read_text())
     assert [len(each["values"]["loss"]) for each in kept["runs"]] == [8] * 4
@@ -235,6 +241,28 @@ def test_options_are_tried_in_twins_and_a_crash_loses_its_own_only(
     assert (proof.after, proof.speed.per) == ("train.py --with batch", "sample")
     assert "8 samples before and 16 after" in proof.equality.reason
     assert proof.speed.blocks > 0
+
+
+def test_workers_of_a_shuffled_loader_change_no_random_number(tmp_path: Path) -> None:
+    """Also in the second epoch and later, where a loader that keeps its workers draws otherwise."""
+    (tmp_path / "train.py").write_text(
+        textwrap.dedent("""
+        import torch
+
+        torch.manual_seed(0)
+        model = torch.nn.Sequential(torch.nn.Linear(64, 8), torch.nn.Dropout(0.5))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        loader = torch.utils.data.DataLoader(torch.randn(32, 64), batch_size=16, shuffle=True)
+        for epoch in range(10**6):
+            for rows in loader:
+                optimizer.zero_grad()
+                model(rows).square().mean().backward()
+                optimizer.step()
+    """)
+    )
+    words = ("--with", "workers", "--seconds", "1", "--equal-steps", "9", "--json", "-")
+    found = prove(tmp_path, "train.py", *words)
+    assert json.loads(found.out)["equality"]["verdict"] == "EQUAL", found.err
 
 
 def test_a_side_that_asks_for_input(tmp_path: Path) -> None:
@@ -293,7 +321,11 @@ def test_script_tells_what_its_options_prove(
 
     monkeypatch.setattr(session, "try_options", try_them)
     option = Option("a fused optimizer", "", "", "diagnose prove train.py --with fused")
-    _try_options(Namespace(script="train.py", arguments=["--lr", "1"]), [option])
+    theirs: dict[str, Any] = {"script": "train.py", "arguments": ["--lr", "1"]}
+    _try_options(Namespace(**theirs, module=True), [option])
+    assert not asked
+    assert "name the file of train.py without -m" in capsys.readouterr().err
+    _try_options(Namespace(**theirs, module=False), [option])
     assert asked == [("train.py", ["--lr", "1"], ["fused"])]
     told = capsys.readouterr().err
     assert "a fused optimizer:" in told

@@ -6,7 +6,7 @@ import os
 from dataclasses import replace
 from pathlib import Path
 
-from diagnose.analyze.prove import prove
+from diagnose.analyze.prove.proof import prove
 from diagnose.records.prove import without_paths
 from diagnose.render.page import count_open_lines
 from diagnose.render.prove.report import annotate, outputs, summarize

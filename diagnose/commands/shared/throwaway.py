@@ -20,9 +20,10 @@ from pathlib import Path
 from diagnose.commands.cli import main
 from diagnose.commands.shared.arguments import is_first_rank
 from diagnose.commands.shared.keep import complain
+from diagnose.commands.shared.restored import LEFT_OVER, tell_restored
 from diagnose.measure.jobs import ROOT
 from diagnose.measure.process import adopt_orphans, die_with_parent, end_marked
-from diagnose.measure.script.put_back import Restored, Watch
+from diagnose.measure.script.put_back import Watch
 from diagnose.measure.script.trackers import tracker_variables
 from diagnose.measure.session import CouldNotOpen
 from diagnose.records.exit_codes import COULD_NOT_MEASURE
@@ -53,7 +54,7 @@ def run_thrown_away(arguments: Namespace) -> int:
                 f"{start} writable, or name a folder that is: TMPDIR=DIR diagnose ..."
             ) from None
         if watch.left_over:
-            _tell(watch.left_over, "a run that was killed had left its files here: ")
+            tell_restored(watch.left_over, LEFT_OVER)
         if is_first_rank():
             complain(
                 "throw-away run: existing files are put back when it ends, new ones "
@@ -68,7 +69,7 @@ def run_thrown_away(arguments: Namespace) -> int:
         if restored is None and changed and "RANK" not in os.environ:
             complain("another run is going on here; the last one to end puts the files back")
         if restored:
-            _tell(restored)
+            tell_restored(restored)
     return COULD_NOT_MEASURE if restored and restored.problem else code
 
 
@@ -129,17 +130,3 @@ def _waiting_signals() -> Iterator[None]:
         while signal.sigtimedwait(_HEARD, 0) is not None:
             pass
         signal.pthread_sigmask(signal.SIG_SETMASK, usual)
-
-
-def _tell(restored: Restored, occasion: str = "") -> None:
-    files = "1 file was" if restored.files == 1 else f"{restored.files} files were"
-    parts = [f"{files} put back"] if restored.files else []
-    if restored.new is not None:
-        parts.append(f"what the run wrote is in {os.path.relpath(restored.new)}")
-    if restored.problem:
-        parts.append(
-            f"not everything could be put back: {restored.problem}; once that is repaired, the "
-            "next start here goes on with it"
-        )
-    with contextlib.suppress(OSError):  # the terminal may be gone
-        complain(occasion + "; ".join(parts))

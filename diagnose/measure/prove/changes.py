@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+import torch.utils.data.dataloader as loading
 
 from diagnose.measure.script.patches import Patches
 from diagnose.measure.script.watch.seen import Instruments
@@ -59,7 +60,18 @@ class Change:
                 arguments.update(num_workers=count, persistent_workers=True)
                 self.met = f"num_workers={count} in DataLoader"
 
+        def drawing(original: Any) -> Any:
+            def reset(iterator: Any, loader: Any, first_iter: bool = False) -> None:
+                # Workers that stay draw a number once, a loader without workers in every epoch:
+                # without this the random numbers of the second epoch would be others.
+                if not first_iter:
+                    torch.empty((), dtype=torch.int64).random_(generator=loader.generator)
+                original(iterator, loader, first_iter)
+
+            return reset
+
         self._change_loaders(patches, change)
+        patches.put(loading._MultiProcessingDataLoaderIter, "_reset", drawing)
 
     def _pin(self, patches: Patches) -> None:
         def change(arguments: dict[str, Any]) -> None:

@@ -136,6 +136,11 @@ class Racer:
     def _failed(self, how: str) -> Failed:
         return Failed(f"{self.copy.title} {how}")
 
+    @property
+    def is_ended(self) -> bool:
+        """By `end`, not by the script itself."""
+        return self._process is None
+
     def end(self) -> None:
         if self._process is not None:
             self._process.end()

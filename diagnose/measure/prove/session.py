@@ -7,6 +7,7 @@ time: the other's whole process group is stopped, so that its workers do nothing
 from __future__ import annotations
 
 import math
+import os
 import random
 import secrets
 import statistics
@@ -14,13 +15,13 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import replace
-from itertools import pairwise
 from typing import Any
 
 from diagnose.measure.accuracy import describe_here
 from diagnose.measure.gpu.power import PowerMeter
-from diagnose.measure.prove.racer import WARMUP_STEPS, Ended, Failed, Racer
+from diagnose.measure.prove.racer import Ended, Failed, Racer
 from diagnose.measure.prove.sides import Copy, Request, Sides, open_sides
+from diagnose.measure.prove.turns import Turn, fit_turns, plan_turns
 from diagnose.measure.ranks.growth import make_header
 from diagnose.records.codec import from_dict
 from diagnose.records.header import Header, Reading
@@ -29,26 +30,18 @@ from diagnose.records.prove import (
     AGAIN,
     BEFORE,
     NUDGED,
+    STARTS,
     EqualRun,
     Options,
     ProveRecord,
     SideFacts,
     Window,
-    blocks_of,
     find_batch_ratio,
+    speed_interval,
 )
 from diagnose.records.script import Suspect
-from diagnose.records.sequential import decide, passes_gate, ratio_interval
+from diagnose.records.sequential import decide, passes_gate
 
-# Long enough that an interruption by the system does not decide a window.
-WINDOW_SECONDS = 0.25
-WARMUP_SECONDS = 1.5
-FEWEST_WARMUP_STEPS = 5
-MOST_WARMUP_STEPS = 60
-# Of a window: steps at its head that are not timed, while caches are the other side's.
-SETTLE_SHARE = 0.1
-# A step that takes so many times as long as usual has something that the others have not.
-RARE_STEP = 1.5
 LINES_SECONDS = 1.5
 FEWEST_SAMPLED_STEPS = 12
 MOST_SAMPLED_STEPS = 200
@@ -67,7 +60,7 @@ def try_options(
 ) -> Iterator[tuple[str, ProveRecord]]:
     """Each change that has a name (`CHANGES`), in a twin of the script beside it.
 
-    A pair is handed over as soon as it is known; `analyze.prove.prove` says what it means. A twin
+    A pair is handed over as soon as it is known; `analyze.prove.proof` says what it means. A twin
     that fails, hangs or finds nothing to change loses its own trial only: `record.missing` says
     why. Raises Refused if the script is not there. Nothing is left behind, also after Ctrl-C.
     """
@@ -147,10 +140,22 @@ class Session:
         again, nudged = (stack.enter_context(self._racer(self._sides.before)) for _ in range(2))
         again.start(AGAIN, steps)
         nudged.start(NUDGED, steps, epsilon)
-        for racer in (again, nudged):
-            runs.append(self._read(racer))
-            racer.end()
-        self._add(runs=tuple(runs))
+        scales = [self._read_beside(again, 0.0), self._read_beside(nudged, epsilon)]
+        self._add(runs=(*runs, *scales))
+
+    def _read_beside(self, racer: Racer, nudge: float) -> EqualRun:
+        """A third process may be one too many for the memory: then it runs alone."""
+        found = self._read(racer)
+        if found.failed:
+            for each in self._racers.values():
+                each.end()
+            racer.start(racer.name, self._options.equal_steps, nudge)
+            found = self._read(racer)
+        racer.end()
+        for each in self._racers.values():
+            if each.is_ended:
+                each.start(each.copy.name)
+        return found
 
     def _read(self, racer: Racer) -> EqualRun:
         try:
@@ -174,13 +179,18 @@ class Session:
     # --- which is faster? ---
 
     def _describe(self, stack: ExitStack) -> None:
-        """What the machine is; a process that has ended is started again for it."""
-        ready = self._retried(self._racers[BEFORE], "describe", None)
-        stranger = [
-            f"{name} was imported from your folder, not from the copy of a side: both sides ran it"
-            for name in ready["strangers"][:1]
-        ]
+        """What the machine is; a process that has ended is started again for it.
+
+        Both sides are asked, so that nothing was done in one of them only.
+        """
+        ready, _ = (self._retried(each, "describe", None) for each in self._racers.values())
         self._header = make_header(ready, "full")
+        both = "was imported from your folder, not from the copy of a side: both sides ran it"
+        edited = {os.path.basename(each.before_file) for each in self._sides.edits}
+        for name in ready["strangers"]:
+            if name in edited:
+                raise Failed(f"{name}, which differs, {both}; is your folder installed (pip -e)?")
+        stranger = [f"{name} {both}" for name in ready["strangers"][:1]]
         self._add(boundary=ready["boundary"], notes=(*self._sides.notes, *stranger))
         if ready["identities"]:
             meter = PowerMeter(secrets.token_hex(8))
@@ -199,93 +209,81 @@ class Session:
             raise Failed(f"{racer.copy.title} has too few steps to be timed") from None
 
     def _time(self) -> None:
-        settle, steps = self._plan()
-        began = time.monotonic()
-        block = 0
-        while True:
-            self._show(f"block {block + 1}")
-            windows = [
-                self._take_window(block, name, settle[name], steps[name])
-                for name in self._order.sample([BEFORE, BEFORE, AFTER], 3)
-            ]
-            if any(window is None for window in windows):
-                settle, steps = self._fit(settle, steps)
-            else:
-                self._add(windows=(*self._windows, *filter(None, windows)))
-                block += 1
-                if self._is_decided():
-                    return
-            # A script that has to be started for every window may take longer for the first block.
-            allowed = self._options.seconds * (1 if block else LONGEST_FIRST_BLOCK)
-            if time.monotonic() - began >= allowed:
-                return
-
-    def _fit(
-        self, settle: dict[str, int], steps: dict[str, int]
-    ) -> tuple[dict[str, int], dict[str, int]]:
-        """Windows that fit between the warm-up and the end of a run."""
-        usable = min(each.length for each in self._racers.values()) - WARMUP_STEPS
-        share = min(1.0, usable / max(settle[name] + steps[name] for name in steps))
-        if usable < 2:
-            raise Failed("a run of the script has too few steps to be timed")
-        return _scaled(settle, share), _scaled(steps, share)
-
-    def _is_decided(self) -> bool:
-        interval = ratio_interval(blocks_of(self._windows, self._ratio))
-        gate = self._options.fail_if_slower
-        is_open = gate is not None and passes_gate(interval, gate) is None
-        return decide(interval) != "INCONCLUSIVE" and not is_open
-
-    def _plan(self) -> tuple[dict[str, int], dict[str, int]]:
-        """How many steps a turn has: untimed ones, and those of a window."""
-        self._show("warm-up")
-        usual, ahead, cadence = 0.0, 0, 1
-        for racer in self._racers.values():
-            each: list[float] = []
-            # What ends soon is started for every window, and is no warmer for more steps.
-            while len(each) < FEWEST_WARMUP_STEPS or (
-                sum(each) < WARMUP_SECONDS and len(each) < MOST_WARMUP_STEPS < racer.length
-            ):
-                window = self._warm(racer, min(MOST_WARMUP_STEPS, max(5, len(each))))
-                each += window["each"]
-                ahead = max(ahead, window["prefetched"])
-            usual = max(usual, statistics.median(each))
-            cadence = math.lcm(cadence, find_cadence(each))
-        steps = max(math.ceil(WINDOW_SECONDS / usual), ahead + 1)
-        steps = cadence * math.ceil(steps / cadence)
-        settle = max(1, round(SETTLE_SHARE * steps))
+        """What one pair of processes shows counts if a second one, started anew, shows it too."""
+        left = self._options.seconds
         self._ratio = find_batch_ratio(self._known["runs"])
-        times = {BEFORE: max(1, round(1 / self._ratio)), AFTER: max(1, round(self._ratio))}
-        return self._fit(
-            {name: settle * each for name, each in times.items()},
-            {name: steps * each for name, each in times.items()},
-        )
+        for start in range(STARTS):
+            if start:
+                self._show("confirming it in new processes")
+                for racer in reversed(self._racers.values()):
+                    racer.start(racer.copy.name)
+            self._show("warm-up")
+            turns = plan_turns(self._racers, self._ratio)
+            took = self._time_start(start, left, turns)
+            if not self._windows:
+                raise Failed("no block came to its end in time; allow more --seconds")
+            if not any(self._answers(start)):
+                return
+            # A verdict that came late may take as long again.
+            left = max(left - took, took)
 
-    def _warm(self, racer: Racer, steps: int) -> dict[str, Any]:
-        for _ in range(2):
-            try:
-                return racer.run_steps(0, steps)
-            except Ended:
-                racer.start(racer.copy.name)
-        for fewer in (3, 1):
-            try:
-                return racer.run_steps(0, fewer)
-            except Ended:
-                racer.start(racer.copy.name)
-        raise Failed(f"{racer.copy.title} has too few steps to be timed")
+    def _time_start(self, start: int, seconds: float, turns: dict[str, Turn]) -> float:
+        """Blocks until they prove something or the time is up; how long that was."""
+        began = time.monotonic()
+        blocks = 0
+        while True:
+            self._show(f"block {blocks + 1}")
+            taken = [self._take_window(start, name, turns[name]) for name in self._draw_order()]
+            whole = [each for each in taken if each is not None]
+            if len(whole) < len(taken):
+                turns = fit_turns(self._racers, turns)
+            else:
+                self._add(windows=(*self._windows, *(window for window, _ in whole)))
+                for window, when in whole:
+                    self._timed[window.side].append(when)
+                blocks += 1
+            # A script that has to be started for every window may take longer for the first block.
+            allowed = seconds * (1 if blocks else LONGEST_FIRST_BLOCK)
+            took = time.monotonic() - began
+            if took >= allowed or all(self._answers(start)):
+                return took
 
-    def _take_window(self, block: int, name: str, settle: int, steps: int) -> Window | None:
+    def _draw_order(self) -> list[str]:
+        """Three windows, two of them of the side that had fewer: a script may slow down by itself.
+
+        With two windows of the same side in every block it would always be further on.
+        """
+        sides = [BEFORE, AFTER]
+        counts = {side: sum(each.side == side for each in self._windows) for side in sides}
+        fewer = [side for side in sides if counts[side] == min(counts.values())]
+        return self._order.sample([*sides, self._order.choice(fewer)], 3)
+
+    def _answers(self, start: int) -> list[bool]:
+        """Whether this pair of processes has a verdict, and an answer to a gate if there is one."""
+        windows = [each for each in self._windows if each.start == start]
+        if not windows:
+            return [False]
+        interval = speed_interval(windows, self._ratio)
+        gate = self._options.fail_if_slower
+        asked = [] if gate is None else [passes_gate(interval, gate) is not None]
+        return [decide(interval) != "INCONCLUSIVE", *asked]
+
+    def _take_window(
+        self, start: int, name: str, turn: Turn
+    ) -> tuple[Window, tuple[float, float]] | None:
+        """And when it began and ended; None if a run of the script is too short for it."""
         racer = self._racers[name]
         for _ in range(2):
             try:
-                found = racer.run_steps(settle, steps)
+                found = racer.run_steps(turn.settle, turn.steps)
             except Ended:
                 with suppress(Ended):
                     racer.restart()
                     continue
                 return None
-            self._timed[name].append((found["began"], found["began"] + found["seconds"]))
-            return Window(block, name, steps, found["seconds"])
+            block, seconds = len(self._windows) // 3, found["seconds"]
+            when = found["began"], found["began"] + seconds
+            return Window(block, name, turn.steps, seconds, start), when
         return None
 
     # --- where is the time? ---
@@ -327,18 +325,6 @@ class Session:
         steps = sum(each.steps for each in self._windows if each.side == name)
         found = self._meter.joules_during(self._timed[name])
         return found if found.value is None else Reading(found.value / steps, found.reason)
-
-
-def find_cadence(each: Sequence[float]) -> int:
-    """Every so many steps there is one that takes longer; 1 where they are all alike."""
-    usual = statistics.median(each)
-    rare = [place for place, seconds in enumerate(each) if seconds > RARE_STEP * usual]
-    gaps = {later - earlier for earlier, later in pairwise(rare)}
-    return gaps.pop() if len(gaps) == 1 and len(rare) > 2 else 1
-
-
-def _scaled(steps: dict[str, int], share: float) -> dict[str, int]:
-    return {name: max(1, int(each * share)) for name, each in steps.items()}
 
 
 def _facts(copy: Copy) -> SideFacts:

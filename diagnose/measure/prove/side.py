@@ -40,6 +40,7 @@ from diagnose.records.script import PHASES, Options
 
 _LEAVE = os._exit
 _NOTHING: tuple[str, Any] = ("", None)  # more is wanted
+STEADY_SHARE = 0.75  # the last batch of an epoch may have fewer samples
 TYPES = {torch.float32: "float32", torch.float64: "float64", torch.bfloat16: "bfloat16"}
 
 
@@ -90,6 +91,9 @@ class Side(Passes):
         except NoScript as error:
             self._parent.tell("failed", str(error))
             return
+        if self.seen.fault:
+            self._parent.tell("failed", f"could not be watched: {self.seen.fault}")
+            return
         self._tell_end(end.error or (f"code {end.code}" if end.code else ""))
 
     def _tell_end(self, trouble: str) -> None:
@@ -114,6 +118,7 @@ class Side(Passes):
         if self._task.equal_steps and not self._told:
             yield from self._compare()
         self._told = True
+        self.instruments.device.reset_peak()  # of the start
         while True:
             if self._request is None:
                 self._request = next(self._requests, _NOTHING)
@@ -141,7 +146,6 @@ class Side(Passes):
             self._values.end_step()
         self._parent.tell("values", self._describe_values())
         self._reading.undo()
-        self.instruments.device.reset_peak()
 
     def _take_turn(self, content: Sequence[int]) -> Pass:
         settle, steps = content
@@ -181,10 +185,12 @@ class Side(Passes):
     def _describe_values(self) -> dict[str, Any]:
         values, coarsest = self._values, self._values.coarsest
         counts = [each for each in values.samples if each]
+        usual = float(statistics.median(counts)) if counts else 0.0
         run = EqualRun(
             name=self._task.name,
             values={name: tuple(each) for name, each in values.values.items()},
-            samples=statistics.median(counts) if counts else 0.0,
+            samples=usual,
+            steady=sum(each == usual for each in counts) > STEADY_SHARE * len(counts),
             shapes=values.shapes,
             epsilon=torch.finfo(coarsest).eps,
             precision=TYPES.get(coarsest, str(coarsest).removeprefix("torch.")),

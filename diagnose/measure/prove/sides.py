@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from diagnose.measure.script.put_back import Watch
+from diagnose.measure.script.put_back import Restored, Watch
 from diagnose.measure.session import Refused
 from diagnose.records.prove import AFTER, BEFORE, Edit
 
@@ -77,6 +77,8 @@ class Sides:
     arguments: tuple[str, ...]
     edits: tuple[Edit, ...] = ()
     notes: tuple[str, ...] = field(default=())
+    left_over: Restored = field(default_factory=Restored)  # of a run that was killed
+    restored: list[Restored] = field(default_factory=list)  # when these were closed
 
     @property
     def is_one(self) -> bool:
@@ -121,10 +123,10 @@ def open_sides(request: Request) -> Iterator[Sides]:
             made = [_copy_tree(top, folder / name) for name in (BEFORE, AFTER)]
             scripts, titles = [*files], [os.path.relpath(each) for each in files]
             root = top
-        aside = _protect(here, stack)
+        watch, restored = _protect(here, stack)
         trees = [_git(root, "rev-parse", f"{each}^{{tree}}").strip() for each in commits]
         copies = [
-            _copy(name, title, script, here, {root: copy}, folder, aside)
+            _copy(name, title, script, here, {root: copy}, folder, watch.folder)
             for name, title, script, copy in zip(
                 (BEFORE, AFTER), titles, scripts, made, strict=True
             )
@@ -136,7 +138,15 @@ def open_sides(request: Request) -> Iterator[Sides]:
             ]
         pairs = _changed_files(root, commits) if request.script else _twin_files(scripts)
         edits = tuple(_edits(pairs, copies))
-        sides = Sides(copies[0], copies[1], request.arguments, edits, tuple(notes))
+        sides = Sides(
+            copies[0],
+            copies[1],
+            request.arguments,
+            edits,
+            tuple(notes),
+            watch.left_over,
+            restored,
+        )
         yield sides.with_change(request.change) if request.change else sides
 
 
@@ -178,14 +188,15 @@ def _copy(
     return Copy(name, title, moved, cwd, named, aside)
 
 
-def _protect(here: Path, stack: contextlib.ExitStack) -> Path:
+def _protect(here: Path, stack: contextlib.ExitStack) -> tuple[Watch, list[Restored]]:
     """Linked files are the user's: as `script` does, they are put back at the end."""
+    restored: list[Restored] = []
     try:
         watch = Watch(here, keep_new=False)
     except OSError as error:
         raise Refused(f"there is no place to keep changed files in: {error.strerror}") from None
-    stack.callback(watch.leave)
-    return watch.folder
+    stack.callback(lambda: restored.extend(filter(None, [watch.leave()])))
+    return watch, restored
 
 
 def _inside(script: Path, root: Path) -> Path:

@@ -156,7 +156,7 @@ def digest(tensors: Iterable[torch.Tensor]) -> float:
     """One number that hardly two different sets of tensors share, whatever their order."""
     total = 0.0
     for each in tensors:
-        flat = each.detach().flatten()
+        flat = _flat(each.detach())
         if not flat.numel():
             continue
         if flat.is_complex():
@@ -166,6 +166,15 @@ def digest(tensors: Iterable[torch.Tensor]) -> float:
         # Neither the sum nor the order alone tells tensors apart.
         total += float((sample * (1.5 + torch.cos(places))).sum())
     return total
+
+
+def _flat(tensor: torch.Tensor) -> torch.Tensor:
+    """All of its values, whatever its layout."""
+    if tensor.is_nested:
+        return torch.cat([each.flatten() for each in tensor.unbind()])
+    if tensor.layout != torch.strided:
+        tensor = tensor.to_dense()
+    return tensor.flatten()
 
 
 def _wide(tensor: torch.Tensor) -> torch.dtype:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from diagnose.analyze.prove import prove
+from diagnose.analyze.prove.proof import prove
 from diagnose.analyze.script.words import name_line
 from diagnose.analyze.units import BYTES, MILLISECONDS, Unit, number, percent
 from diagnose.records.header import Reading
@@ -19,6 +19,7 @@ from diagnose.records.prove import (
     ProveRecord,
     SideFacts,
     Speed,
+    starts_of,
 )
 from diagnose.records.stats import Interval
 from diagnose.render.markdown import Markup, github_warning, prose
@@ -184,6 +185,7 @@ def _method(record: ProveRecord, proof: Proof) -> list[tuple[str, Cell]]:
     rows: list[tuple[str, Cell]] = [
         ("before", _named(record.before)),
         ("after", _named(record.after)),
+        ("starts of both sides", len(starts_of(record.windows))),
         ("blocks of three windows", proof.speed.blocks),
         ("confidence of the interval, at any time", percent(proof.speed.confidence)),
         ("steps compared", proof.equality.steps),
@@ -191,7 +193,7 @@ def _method(record: ProveRecord, proof: Proof) -> list[tuple[str, Cell]]:
     if record.arguments:
         rows.append(("arguments of the script", shlex.join(record.arguments)))
     if control is not None:
-        rows.append(("before against itself", Reading(control)))
+        rows.append(("a side against itself", Reading(control)))
     return rows
 
 

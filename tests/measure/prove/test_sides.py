@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from diagnose.measure.prove.session import find_cadence
 from diagnose.measure.prove.sides import PREFIX, Request, open_sides
+from diagnose.measure.prove.turns import find_cadence
 from diagnose.measure.session import Refused
 
 

@@ -39,13 +39,22 @@ def runs(after: Sequence[float | None] = LOSSES, **changes: Any) -> tuple[EqualR
     return run(BEFORE), run(AFTER, after, **changes), run(AGAIN), run(NUDGED, nudged)
 
 
-def windows(before: float, after: float, blocks: int = 9) -> tuple[Window, ...]:
-    """Blocks of three that scatter by a thousandth."""
+def windows(
+    before: float, after: float, blocks: int = 9, *, starts: Sequence[int] = (0, 1)
+) -> tuple[Window, ...]:
+    """Blocks of three that scatter by a thousandth; every other one has the side after twice."""
     return tuple(
-        Window(block, side, 10, 10 * seconds * (1 + 0.001 * ((block + place) % 3)))
+        Window(
+            blocks * start + block,
+            side,
+            10,
+            10 * seconds * (1 + 0.001 * ((block + place) % 3)),
+            start,
+        )
+        for start in starts
         for block in range(blocks)
         for place, (side, seconds) in enumerate(
-            [(BEFORE, before), (AFTER, after), (BEFORE, before)]
+            [(BEFORE, before), (AFTER, after), ((BEFORE, before), (AFTER, after))[block % 2]]
         )
     )
 
