@@ -32,6 +32,7 @@ from diagnose.render import store
 MANUAL = """\
   python -m diagnose accuracy                      # every planted script, about an hour
   python -m diagnose accuracy --only input sync    # those with one of these in their name
+  python -m diagnose accuracy --short 12           # scripts that end by themselves after 12 s
   python -m diagnose accuracy --simulated          # on a simulated GPU: docs/gpu.md
   make accuracy ARGS="--resume"                    # go on after Ctrl-C; nothing twice
 
@@ -72,14 +73,18 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help=f"what Python runs to diagnose a script (default: {TOOL})",
     )
     add_seconds(parser, "--seconds", "time budget of the tool for one script", TOOL_SECONDS)
+    short = "let every script end by itself after about so long"
+    add_seconds(parser, "--short", short, None)
     add_seconds(parser, "--timeout", "time limit after which the tool is stopped", TIMEOUT_SECONDS)
     blocks = f"pairs of blocks that time the twins; fewer than {FEWEST_FOR_INTERVAL} prove nothing"
     add_number(parser, "--blocks", blocks, default=BLOCKS)
 
 
 def run(arguments: argparse.Namespace) -> int:
+    if arguments.simulated and arguments.short:
+        raise Refused("--short is for scripts of this machine: leave out --simulated")
     cases, tool = _choose(arguments), shlex.split(arguments.tool)
-    kind = ["simulated"] if arguments.simulated else []
+    kind = ["simulated"] if arguments.simulated else ["short"] if arguments.short else []
     label = arguments.label or store.label_from_device_name(
         " ".join([LABEL, *kind, *arguments.only])
     )
@@ -94,7 +99,7 @@ def run(arguments: argparse.Namespace) -> int:
                 progress.show(case.name)
                 limits = arguments.seconds, arguments.timeout
                 if isinstance(case, Case):
-                    made = measure_case(case, tool, *limits, arguments.blocks)
+                    made = measure_case(case, tool, *limits, arguments.blocks, arguments.short)
                 else:
                     made = measure_simulated(case, tool, *limits)
                 record = _with_case(record, made)
@@ -124,6 +129,7 @@ def _open(label: str, arguments: argparse.Namespace, cases: Sequence[Any]) -> Ac
     return AccuracyRecord(
         header=replace(describe_here(effort, simulated=arguments.simulated), label=label),
         tool=without_paths(f"python {arguments.tool} --seconds {arguments.seconds:g}"),
+        script_seconds=arguments.short,
         planned=tuple(case.name for case in cases),
     )
 
@@ -136,6 +142,7 @@ def _begin(fresh: AccuracyRecord, directory: Path, *, resume: bool) -> AccuracyR
     earlier = store.load(path, AccuracyRecord)
     for name, before, now in (
         ("tool", earlier.tool, fresh.tool),
+        ("length of scripts", earlier.script_seconds, fresh.script_seconds),
         ("tool version", earlier.header.tool_version, fresh.header.tool_version),
         ("method", earlier.header.method, fresh.header.method),
         ("effort", earlier.header.effort, fresh.header.effort),
@@ -169,7 +176,7 @@ def _line(result: CaseResult) -> str:
 
 
 def _conclude(record: AccuracyRecord, arguments: argparse.Namespace) -> int:
-    reached = goals(judge(record))
+    reached = goals(judge(record), is_short=record.is_short)
     met = {goal.name: goal.met for goal in reached}
     text = answer(record)
     print_answer(record, arguments, {"answer": text, "goals": met}, text)

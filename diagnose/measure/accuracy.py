@@ -9,7 +9,7 @@ import os
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,14 @@ from diagnose.measure.machine.describe import probe
 from diagnose.measure.process import Hung
 from diagnose.measure.ranks.growth import make_header
 from diagnose.measure.session import Refused
-from diagnose.measure.twins.cases import Case, find_lines, fixed_script
+from diagnose.measure.twins.cases import (
+    UNLIMITED,
+    Case,
+    Length,
+    find_lines,
+    fixed_script,
+    shortened,
+)
 from diagnose.measure.twins.timing import CouldNotTime, start_python, time_twins
 from diagnose.measure.words import one_sentence, without_paths
 from diagnose.records import codec
@@ -66,15 +73,46 @@ def measure_simulated(
         slow, fixed = truth.slow.blocks, truth.fixed.blocks
         return Twins(slow, fixed, case.fixed_work, truth.block_steps)
 
-    made = _measure(timed.case, tool, seconds, timeout, time_sides, timed.variables)
+    made = _measure(
+        timed.case, tool, seconds, timeout, time_sides, Length(variables=timed.variables)
+    )
     return replace(made, name=timed.name)
 
 
 def measure_case(
-    case: Case, tool: Sequence[str], seconds: float, timeout: float, blocks: int
+    case: Case,
+    tool: Sequence[str],
+    seconds: float,
+    timeout: float,
+    blocks: int,
+    script_seconds: float | None = None,
 ) -> CaseResult:
-    """What the tool says of the script, and what its repair gives back."""
-    return _measure(case, tool, seconds, timeout, lambda case, said: _time(case, said, blocks), {})
+    """What the tool says of the script, and what its repair gives back.
+
+    With `script_seconds` the script ends by itself after about so long.
+    """
+    length = UNLIMITED
+    if script_seconds is not None:
+        try:
+            ((step,),) = _time_scripts(case, [case.slow], blocks=1)
+        except CouldNotTime as error:
+            why = f"its steps could not be timed: {error}"
+            return CaseResult(case.name, _culprits(case), None, why, None, why, unseen=case.unseen)
+        length = shortened(case, max(1, round(script_seconds / step)))
+    return _measure(
+        case, tool, seconds, timeout, lambda case, said: _time(case, said, blocks), length
+    )
+
+
+def _time_scripts(case: Case, scripts: Sequence[Path], blocks: int) -> list[list[float]]:
+    return time_twins(
+        scripts,
+        ranks=case.ranks,
+        blocks=blocks,
+        block_steps=case.block_steps,
+        settle_steps=case.settle_steps,
+        step_seconds=STEP_SECONDS,
+    )
 
 
 def _measure(
@@ -83,25 +121,28 @@ def _measure(
     seconds: float,
     timeout: float,
     time_sides: Callable[[Case, Answer | None], Twins | str],
-    variables: Mapping[str, str],
+    length: Length,
 ) -> CaseResult:
-    culprits = tuple(
-        PlantedCulprit(each.cause, each.file, find_lines(case, each)) for each in case.culprits
-    )
     begin = time.monotonic()
-    said = ask_tool(case, tool, seconds, timeout, variables)
+    said = ask_tool(case, tool, seconds, timeout, length)
     taken = time.monotonic() - begin
     given = said if isinstance(said, Answer) else None
     twins = time_sides(case, given)
     return CaseResult(
         name=case.name,
-        culprits=culprits,
+        culprits=_culprits(case),
         answer=given,
         answer_reason=said if isinstance(said, str) else "",
         twins=twins if isinstance(twins, Twins) else None,
         twins_reason=twins if isinstance(twins, str) else "",
         seconds=taken,
         unseen=case.unseen,
+    )
+
+
+def _culprits(case: Case) -> tuple[PlantedCulprit, ...]:
+    return tuple(
+        PlantedCulprit(each.cause, each.file, find_lines(case, each)) for each in case.culprits
     )
 
 
@@ -118,13 +159,14 @@ def ask_tool(
     tool: Sequence[str],
     seconds: float,
     timeout: float,
-    variables: Mapping[str, str] | None = None,
+    length: Length = UNLIMITED,
 ) -> Answer | str:
     """The tool's answer, or one sentence that says why there is none."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "answer.json")
         words = [*tool, "--json", str(path), "--seconds", f"{seconds:g}", str(case.slow)]
-        with start_python(words, case.ranks, variables) as process:
+        words += length.arguments
+        with start_python(words, case.ranks, length.variables) as process:
             try:
                 process.wait(timeout)
             except Hung:
@@ -181,14 +223,8 @@ def _time(case: Case, said: Answer | None, blocks: int) -> Twins | str:
         blocks = max(blocks, min(MOST_BLOCKS, covered))
     try:
         with tempfile.TemporaryDirectory() as folder:
-            slow, fixed = time_twins(
-                [case.slow, fixed_script(case, Path(folder))],
-                ranks=case.ranks,
-                blocks=blocks,
-                block_steps=case.block_steps,
-                settle_steps=case.settle_steps,
-                step_seconds=STEP_SECONDS,
-            )
+            scripts = [case.slow, fixed_script(case, Path(folder))]
+            slow, fixed = _time_scripts(case, scripts, blocks)
     except CouldNotTime as error:
         return f"the twins were not timed: {error}"
     return Twins(tuple(slow), tuple(fixed), case.fixed_work, case.block_steps)

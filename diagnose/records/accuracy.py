@@ -85,5 +85,12 @@ class AccuracyRecord:
     header: Header
     tool: str  # the command that was judged
     planned: tuple[str, ...]
+    script_seconds: float | None = (
+        None  # after which each ended by itself; None: later than the tool
+    )
     cases: tuple[CaseResult, ...] = ()
     complete: bool = False
+
+    @property
+    def is_short(self) -> bool:
+        return self.script_seconds is not None

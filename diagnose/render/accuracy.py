@@ -36,6 +36,7 @@ _OVERHEAD = Unit(1e2, "%", significant=2)
 
 def page(record: AccuracyRecord) -> Page:
     cases = judge(record)
+    reached = goals(cases, is_short=record.is_short)
     unseen = [each for each in cases if each.result.unseen]
     wrong = [each for each in cases if _verdict(each) != "right" and not each.not_planted]
     picture = image("Promised gain over real gain, script by script", FIGURE_NAME, figures(record))
@@ -49,33 +50,48 @@ def page(record: AccuracyRecord) -> Page:
             Section(
                 Place.FIRST_SCREEN,
                 "Goals",
-                [*table(goals(cases), _GOALS), *_raw_error(cases), *picture],
+                [
+                    *table(reached, _GOALS),
+                    *_raw_error(cases),
+                    *picture,
+                ],
             ),
-            Section(Place.FIRST_SCREEN, "Scripts that no rule was made for", _unseen(unseen)),
+            Section(
+                Place.FIRST_SCREEN,
+                "Scripts that no rule was made for",
+                _unseen(unseen, is_short=record.is_short),
+            ),
             Section(Place.LEFT, "Where it is wrong", table(wrong, _CASES, "Nowhere.")),
             _folded("Every script", table(cases, _CASES, "No script was diagnosed.")),
             _folded("What it costs to ask", _cost_table(cases)),
         ],
         method=[
             ("tool", record.tool),
+            *_length(record),
             ("scripts", f"{len(record.cases)} of {len(record.planned)}"),
             ("blocks of each twin", max(blocks, default=0)),
         ],
     )
 
 
+def _length(record: AccuracyRecord) -> list[tuple[str, Cell]]:
+    if record.script_seconds is None:
+        return []
+    return [("each script ends by itself after about", f"{record.script_seconds:g} s")]
+
+
 def _folded(title: str, blocks: Sequence[str]) -> Section:
     return Section(Place.DETAILS, title, blocks, folded=True)
 
 
-def _unseen(cases: Sequence[Judged]) -> list[str]:
+def _unseen(cases: Sequence[Judged], *, is_short: bool) -> list[str]:
     """Rules can be fitted to scripts that are known; these figures cannot."""
     if not cases:
         return []
     return [
         "Written by the catalog of causes alone, without knowledge of how the tool decides; "
         "they are also among the scripts above.",
-        *table(goals(cases), _GOALS),
+        *table(goals(cases, is_short=is_short), _GOALS),
     ]
 
 

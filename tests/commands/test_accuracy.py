@@ -58,6 +58,20 @@ def test_the_command_judges_a_script_and_its_twin(tmp_path: Path) -> None:
     ] == []
 
 
+@pytest.mark.parametrize("name", ["compute_plain", "compute_radar"])
+def test_scripts_can_be_told_to_end_by_themselves(tmp_path: Path, name: str) -> None:
+    """One takes the number of its steps from the command line, the other from the environment."""
+    words = [*COMMAND, "--only", name, "--reports", str(tmp_path), "--short", "0.5"]
+    done = launch([*words, "--label", "short"], told())
+    assert done.code in (0, 3), done.err  # 3: one pair of blocks proves nothing of twins
+    (case,) = store.load(tmp_path / "short" / AccuracyRecord.FILE_NAME, AccuracyRecord).cases
+    assert case.answer is not None
+    assert 1 <= case.answer.steps != 100
+    assert "each script ends by itself after about | 0.5 s" in (
+        tmp_path / "short" / "report.md"
+    ).read_text(encoding="utf-8")
+
+
 def test_an_interrupted_run_is_kept_and_resumed(tmp_path: Path) -> None:
     words = [*COMMAND, "--only", "compute_plain", "compute_inference", "--label", "part"]
     words += ["--reports", str(tmp_path)]
@@ -86,6 +100,7 @@ def test_an_interrupted_run_is_kept_and_resumed(tmp_path: Path) -> None:
     [
         (["--only", "nowhere"], "no planted script has 'nowhere' in its name"),
         (["--label", "../up"], "cannot name a directory"),
+        (["--simulated", "--short", "5"], "leave out --simulated"),
     ],
 )
 def test_wrong_usage_is_one_sentence(tmp_path: Path, words: Sequence[str], complaint: str) -> None:

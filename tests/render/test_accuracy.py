@@ -57,6 +57,14 @@ def test_a_share_is_held_against_its_goal() -> None:
     assert met(*[planted()] * 8, wrong_line(1))[1] is False
 
 
+def test_fewer_causes_must_be_right_where_scripts_are_short() -> None:
+    wrong = planted(answer=said(found("host", "slow.py", 30, 0.02, 0.0, 0.0)))
+    cases = [Judged(each) for each in (*[planted()] * 8, wrong)]
+    for is_short, expected in ((True, True), (False, False)):
+        assert goals(cases, is_short=is_short)[0].met is expected
+    assert goals([*cases, Judged(wrong)], is_short=True)[0].met is False
+
+
 def test_the_line_of_another_cause_is_not_right() -> None:
     judged = Judged(planted(answer=said(found("host", "slow.py", 30, 0.02, 0.0, 0.0))))
     assert (judged.cause_right, judged.line_right) == (False, False)

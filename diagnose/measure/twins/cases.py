@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 import shutil
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from diagnose.measure.jobs import ROOT
@@ -66,6 +66,25 @@ class Case:
     @property
     def causes(self) -> tuple[str, ...]:
         return tuple(each.cause for each in self.culprits) or (HEALTHY,)
+
+
+@dataclass(frozen=True)
+class Length:
+    """How a script is told when to end; by default it is not."""
+
+    arguments: tuple[str, ...] = ()
+    variables: Mapping[str, str] = field(default_factory=dict)
+
+
+UNLIMITED = Length()
+
+
+def shortened(case: Case, steps: int) -> Length:
+    """Planted scripts take the number of their steps from the command line or the environment."""
+    texts = (each.read_text(encoding="utf-8") for each in case.directory.rglob("*.py"))
+    if any('"--steps"' in text for text in texts):
+        return Length(arguments=("--steps", str(steps)))
+    return Length(variables={"STEPS": str(steps)})
 
 
 def find_lines(case: Case, culprit: Culprit) -> tuple[int, ...]:
