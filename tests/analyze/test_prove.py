@@ -172,6 +172,15 @@ def test_a_line_that_an_edit_moved_is_the_same_line() -> None:
     assert [each.line for each in found] == [7]
 
 
+def test_another_way_through_a_function_saves_only_the_difference() -> None:
+    before = replace(record().before, suspects=(suspect(60, 0.05), suspect(7, 0.05)))
+    ways = (suspect(67, 0.02), suspect(68, 0.01), suspect(5, 0.04))
+    after = replace(record().after, suspects=ways)
+    first, second = find_changes(record(before=before, after=after, windows=windows(0.1, 0.07)))
+    assert (first.line, first.before_ms, first.after_ms) == pytest.approx((60, 50, 30), rel=0.01)
+    assert (second.line, second.before_ms, second.after_ms) == pytest.approx((7, 50, 40), rel=0.01)
+
+
 def test_lines_of_both_sides_are_matched_through_the_edit() -> None:
     first, *rest = find_changes(record())
     assert (first.file, first.line, first.side, first.edited) == ("train.py", 7, BEFORE, True)

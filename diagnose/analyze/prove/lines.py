@@ -41,10 +41,29 @@ def find_changes(record: ProveRecord) -> list[LineChange]:
             region = moved.get(_Text.of(suspect)) or _place(record, side, suspect)
             sides = found.setdefault(region, {BEFORE: [], AFTER: []})
             sides[side].append((step_ms * seconds / whole, suspect))
+    _join_branches(found)
     changes = [_change(region, sides, record.edits) for region, sides in found.items()]
     least = SMALLEST_CHANGE * (speed.before_ms or 0.0)
     worth = [each for each in changes if abs(each.saved_ms) > least]
     return sorted(worth, key=lambda each: (not explains(each, speed), -abs(each.saved_ms)))
+
+
+def _join_branches(found: dict[_Region, dict[str, list[tuple[float, Suspect]]]]) -> None:
+    """Lines that one side alone has, where the other goes another way through the function.
+
+    What one way saves is what it takes less than the other, not all that it takes.
+    """
+    ways: dict[tuple[str, str], list[_Region]] = {}
+    for region, sides in found.items():
+        if region.key >= 0 and not (sides[BEFORE] and sides[AFTER]):
+            (_, first), *_ = sides[BEFORE] or sides[AFTER]
+            ways.setdefault((region.file, first.site.function), []).append(region)
+    for regions in ways.values():
+        if len({bool(found[each][BEFORE]) for each in regions}) == 2:
+            whole = found[regions[0]]
+            for each in regions[1:]:
+                for side, sampled in found.pop(each).items():
+                    whole[side] += sampled
 
 
 class _Text(NamedTuple):
