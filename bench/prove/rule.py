@@ -313,9 +313,9 @@ def main() -> None:
         "The blocks of every committed `optimize.json`, judged again:",
         "\n".join(replay_table()),
         f"Two equal scripts as `prove` times them, {effects} comparisons each, where the level of "
-        "a process is drawn at its start, and where it slows down by itself. Two pairs of processes "
-        "that are both off agree in their direction half of the time, so that starts may differ by "
-        "little; [pairs.md](pairs.md) tells what real scripts do:",
+        "a process is drawn at its start, and where it slows down by itself. Two pairs of "
+        "processes that are both off agree in their direction half of the time, so that starts may "
+        "differ by little; [pairs.md](pairs.md) tells what real scripts do:",
         "\n".join(starts_table(effects)),
         "Which bet? The rule believes (3, 1, 0.3) that the change is the first, the middle and the "
         f"last of three. Median blocks to a proof, {effects} runs each, by how often it really is "
