@@ -61,6 +61,40 @@ def test_a_loop_around_the_step_itself_is_not_something_that_a_step_repeats(trai
     assert loop_around(Spot(train, 6), ()) == (3, 14)
 
 
+def test_a_loop_is_named_where_none_of_its_lines_has_most_of_its_time(tmp_path: Path) -> None:
+    path = write_script(
+        tmp_path,
+        """
+        def encode(text):
+            for letter in text:
+                place = find(letter)
+                if place:
+                    planes[place] = 1.0
+
+        def batches():
+            while True:
+                rows = read()
+                if rows:
+                    yield make(rows)
+        """,
+    )
+    scope: dict[str, Any] = {}
+    exec(compile(path.read_text(), str(path), "exec"), scope)
+    encode, batches = (scope[name].__code__ for name in ("encode", "batches"))
+
+    def named(code: Any, seconds: dict[int, float], phase: Any = "input") -> int:
+        first = code.co_firstlineno
+        group = Group("any", phase)
+        group.spots |= {Spot(code, first + line): each for line, each in seconds.items()}
+        assert group.hottest is not None
+        return int(group.hottest.line - first)
+
+    assert named(encode, {1: 0.3, 2: 0.2, 4: 0.4}) == 1
+    assert named(encode, {1: 0.2, 2: 0.2, 4: 0.5}) == 4
+    assert named(encode, {1: 0.3, 2: 0.2, 4: 0.4}, "forward") == 4
+    assert named(batches, {2: 0.3, 3: 0.2, 4: 0.4}) == 4
+
+
 def test_file_names_are_those_that_the_user_knows(tmp_path: Path, train: Any) -> None:
     assert Sources(tmp_path).site(Spot(train, 6)).file == "train.py"
     assert Sources(tmp_path / "elsewhere").site(Spot(train, 6)).file == str(tmp_path / "train.py")

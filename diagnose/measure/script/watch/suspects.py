@@ -17,7 +17,14 @@ from types import CodeType
 from diagnose.measure.lines.source import Place
 from diagnose.measure.script.watch.repeated import find_repeated
 from diagnose.measure.script.watch.stacks import Stack
-from diagnose.measure.script.watch.where import Sources, Span, Spot, block_around, loop_around
+from diagnose.measure.script.watch.where import (
+    Sources,
+    Span,
+    Spot,
+    block_around,
+    loop_around,
+    loop_of_elements,
+)
 from diagnose.measure.script.watch.work import LineWork, StepWork
 from diagnose.records.script import GARBAGE, STARTS, Phase, Suspect
 
@@ -73,7 +80,17 @@ class Group:
     def hottest(self) -> Spot | None:
         if self.head is not None:
             return self.head
-        return max(self.spots, key=lambda spot: self.spots[spot], default=None)
+        spot = max(self.spots, key=lambda spot: self.spots[spot], default=None)
+        if spot is None or self.phase not in ("input", "host"):
+            return spot
+        # Where no line of a loop has most of its time, the loop is what has to change.
+        loop = loop_of_elements(spot)
+        if loop is None:
+            return spot
+        lines = (
+            s for each, s in self.spots.items() if each.code is spot.code and each.line in loop
+        )
+        return spot if self.spots[spot] >= sum(lines) / 2 else Spot(spot.code, loop.first)
 
 
 class Spine:

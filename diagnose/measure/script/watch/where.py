@@ -101,6 +101,19 @@ def loop_around(spot: Spot, anchors: Collection[int]) -> Span | None:
     return _outermost(_LOOPS, spot, anchors)
 
 
+def loop_of_elements(spot: Spot) -> Span | None:
+    """The innermost loop of this function around the line; not one that hands on what it makes."""
+    code, line = spot
+    around = [
+        (span, node)
+        for span, node in _nodes(code.co_filename)
+        if isinstance(node, _LOOPS) and line in span and span.first >= code.co_firstlineno
+    ]
+    span, node = max(around, key=lambda each: each[0].first, default=(None, ast.Pass()))
+    hands_on = any(isinstance(each, ast.Yield | ast.YieldFrom) for each in ast.walk(node))
+    return None if hands_on else span
+
+
 def block_around(spot: Spot, anchors: Collection[int]) -> Span | None:
     """The outermost block of this function around the line that contains none of the anchors."""
     return _outermost(_BLOCKS, spot, anchors)
