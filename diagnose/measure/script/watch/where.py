@@ -6,6 +6,7 @@ The user's code is everything that is not Python's, not installed and not ours, 
 from __future__ import annotations
 
 import ast
+import dis
 import linecache
 import re
 from collections.abc import Collection
@@ -85,10 +86,16 @@ class Sources:
 def line_at(code: CodeType, offset: int) -> int:
     """The line of an instruction.
 
-    Some have none, such as the jump back to the head of a loop. Nobody but a thread that looks on
-    meets one of them; the instruction before has a line.
+    Some have none. Nobody but a thread that looks on meets one of them, and mostly where Python
+    changes threads: at the jump back to the head of a loop, whichever way its body went. That
+    moment stands for the whole loop, so that it is the head's; else the instruction before has one.
     """
-    before = [line for start, _, line in code.co_lines() if start <= offset and line is not None]
+    lines = [(start, line) for start, _, line in code.co_lines() if start <= offset]
+    if lines and lines[-1][1] is None:
+        for each in dis.get_instructions(code):
+            if each.offset == offset and each.opname.startswith("JUMP") and each.argval < offset:
+                return line_at(code, each.argval)
+    before = [line for _, line in lines if line is not None]
     return before[-1] if before else code.co_firstlineno
 
 
