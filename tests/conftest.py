@@ -20,6 +20,7 @@ from tests.support.turns import take_turn
 os.environ["OMP_NUM_THREADS"] = "1"
 # Hundreds of commands are started: none should compile what the one before has compiled.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 # Children inherit what is ignored, and a shell lets `make test &` ignore Ctrl-C: a test that
 # interrupts its child would wait for ever.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

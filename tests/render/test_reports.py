@@ -154,7 +154,14 @@ def spoil(value: Any, place: Place, at: Place = ("", "")) -> Any:
     return value
 
 
-@pytest.mark.parametrize("record", FULL.values(), ids=FULL)
+@pytest.mark.parametrize(
+    "record",
+    [
+        # Those with many experiments take seconds.
+        pytest.param(each, id=name, marks=[pytest.mark.long] if hasattr(each, "maps") else [])
+        for name, each in FULL.items()
+    ],
+)
 def test_no_string_escapes_its_place(record: Record) -> None:
     spoiled = 0
     for place in dict.fromkeys(places_in(record)):
