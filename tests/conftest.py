@@ -12,7 +12,7 @@ import pytest
 
 from tests.support.fakegpu.plugin import fakegpu_env as fakegpu_env
 from tests.support.nvml_stub import build_stub, find_compiler
-from tests.support.turns import take_turn
+from tests.support.turns import Turns
 
 # Several files are tested at a time, and models are tiny: a second thread would only wait for the
 # other file's, and OpenMP waits busily. Sums have one order, too, and runs can be compared bit by
@@ -29,6 +29,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 SHORT_ROOMS = ("analyze", "records", "render")
 # For a test with its fixtures, whatever it waits for; the longest takes a third of it.
 LIMIT_SECONDS = 900
+TURNS = Turns()
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -37,13 +38,19 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Long files first, or one process is left with them at the end."""
-    items.sort(key=lambda item: item.path.parent.name in SHORT_ROOMS)
+    """First what needs the machine, one after the other: before the first of these, and after the
+    last, processes wait for each other. Long files next, or one process is left with them.
+    """
+    items.sort(key=lambda item: (not is_alone(item), item.path.parent.name in SHORT_ROOMS))
     if config.getoption("--quick"):
         built = pytest.mark.skip(reason="compiles the fake accelerator, which `make test` does")
         for item in items:
             if "fakegpu_env" in getattr(item, "fixturenames", ()):
                 item.add_marker(built)
+
+
+def is_alone(item: pytest.Item | None) -> bool:
+    return item is not None and item.get_closest_marker("alone") is not None
 
 
 def _skip_python_processes(event: str, arguments: tuple[Any, ...]) -> None:
@@ -58,9 +65,11 @@ def _skip_python_processes(event: str, arguments: tuple[Any, ...]) -> None:
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+def pytest_runtest_protocol(
+    item: pytest.Item, nextitem: pytest.Item | None
+) -> Generator[None, object, object]:
     """Around the fixtures too: those of a module run whole commands."""
-    with take_turn(alone=item.get_closest_marker("alone") is not None):
+    with TURNS.take(alone=is_alone(item), so_is_next=is_alone(nextitem)):
         usual = signal.signal(signal.SIGALRM, _give_up)
         signal.alarm(LIMIT_SECONDS)
         try:
