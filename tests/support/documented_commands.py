@@ -95,11 +95,6 @@ COMMANDS: dict[str, Small] = {
         "python -m bench.timeseries.train --csv air.csv --target pm25 --grid --epochs 1 "
         "--device cpu"
     ),
-    "python -m diagnose batch-size --workload textgen": Small(
-        "python -m diagnose batch-size --workload textgen --batch-size 2 "
-        f"--no-auto-adjust-batch-size {TINY} --label answers",
-        leaves="reports/answers/report.md",
-    ),
     "python diagnose/evaluate.py -m checkpoint -d questions.jsonl -b 8 -o evaluation": Small(
         "python diagnose/evaluate.py -m checkpoint -d questions.jsonl -b 8 -o evaluation "
         "--device cpu --max-tokens 4",
@@ -125,6 +120,9 @@ ELSEWHERE: dict[str, Elsewhere] = {
     "diagnose optimize --workload my_job.py": OPTIMIZES,
     "python -m diagnose optimize --only apply_prompt": OPTIMIZES,
     "python -m diagnose optimize --workload timeseries": OPTIMIZES,
+    "python -m diagnose batch-size --workload textgen": Elsewhere(
+        "as with --workload my_job.py", "tests/bench/generation/test_batch_size.py", "TEXTGEN"
+    ),
     **{
         f"torchrun --nproc-per-node=2 {words}": Elsewhere(
             "runs two ranks", f"tests/{test}", mentions
