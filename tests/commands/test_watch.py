@@ -28,10 +28,9 @@ JOBS = {
     "plain": ("plain.py",),
     "ddp": ("ranks.py", "ddp"),
     "fsdp2": ("ranks.py", "fsdp2"),
-    "accelerate": ("accelerate_job.py",),
 }
 IMPORTABLE = {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
-RANKS = ("ddp", "fsdp2", "accelerate")
+RANKS = ("ddp", "fsdp2")
 
 
 def run_job(job: str, directory: Path, watched: Path | None) -> None:
