@@ -1,10 +1,13 @@
 from __future__ import annotations
 
+import ast
 import gc
 import os
 import signal
 import sys
 from collections.abc import Generator, Iterator
+from functools import cache
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -30,6 +33,7 @@ SHORT_ROOMS = ("analyze", "records", "render")
 # For a test with its fixtures, whatever it waits for; the longest takes a third of it.
 LIMIT_SECONDS = 900
 TURNS = Turns()
+ROOT = Path(__file__).parents[1]
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -47,6 +51,34 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         for item in items:
             if "fakegpu_env" in getattr(item, "fixturenames", ()):
                 item.add_marker(built)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """One process takes all tests that run alone; of the others each takes a whole file."""
+    from xdist.scheduler import LoadFileScheduling
+
+    def share_of(test_id: str) -> str:
+        file, _, test = test_id.partition("::")
+        return "alone" if test.partition("[")[0] in find_alone(file) else file
+
+    if config.getoption("dist") != "loadfile":
+        return None
+    scheduling = LoadFileScheduling(config, log)
+    scheduling._split_scope = share_of
+    return scheduling
+
+
+@cache
+def find_alone(file: str) -> frozenset[str]:
+    """Whoever shares out the tests knows their names only."""
+    functions = ast.parse((ROOT / file).read_text(encoding="utf-8")).body
+    return frozenset(
+        each.name
+        for each in functions
+        if isinstance(each, ast.FunctionDef)
+        and any(ast.unparse(mark) == "pytest.mark.alone" for mark in each.decorator_list)
+    )
 
 
 def is_alone(item: pytest.Item | None) -> bool:
