@@ -157,10 +157,11 @@ def spoil(value: Any, place: Place, at: Place = ("", "")) -> Any:
 @pytest.mark.parametrize(
     "record",
     [
-        # Those with many experiments take seconds.
-        pytest.param(each, id=name, marks=[pytest.mark.long] if hasattr(each, "maps") else [])
-        for name, each in FULL.items()
+        # With experiments it takes seconds.
+        pytest.param(each, marks=[pytest.mark.long] if hasattr(each, "comparisons") else [])
+        for each in FULL.values()
     ],
+    ids=FULL,
 )
 def test_no_string_escapes_its_place(record: Record) -> None:
     spoiled = 0
