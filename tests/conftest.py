@@ -1,10 +1,13 @@
 from __future__ import annotations
 
+import ast
 import gc
 import os
 import signal
 import sys
 from collections.abc import Generator, Iterator
+from functools import cache
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -12,7 +15,7 @@ import pytest
 
 from tests.support.fakegpu.plugin import fakegpu_env as fakegpu_env
 from tests.support.nvml_stub import build_stub, find_compiler
-from tests.support.turns import take_turn
+from tests.support.turns import Turns
 
 # Several files are tested at a time, and models are tiny: a second thread would only wait for the
 # other file's, and OpenMP waits busily. Sums have one order, too, and runs can be compared bit by
@@ -20,6 +23,7 @@ from tests.support.turns import take_turn
 os.environ["OMP_NUM_THREADS"] = "1"
 # Hundreds of commands are started: none should compile what the one before has compiled.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 # Children inherit what is ignored, and a shell lets `make test &` ignore Ctrl-C: a test that
 # interrupts its child would wait for ever.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -28,6 +32,8 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 SHORT_ROOMS = ("analyze", "records", "render")
 # For a test with its fixtures, whatever it waits for; the longest takes a third of it.
 LIMIT_SECONDS = 900
+TURNS = Turns()
+ROOT = Path(__file__).parents[1]
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -36,13 +42,47 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Long files first, or one process is left with them at the end."""
-    items.sort(key=lambda item: item.path.parent.name in SHORT_ROOMS)
+    """First what needs the machine, one after the other: before the first of these, and after the
+    last, processes wait for each other. Long files next, or one process is left with them.
+    """
+    items.sort(key=lambda item: (not is_alone(item), item.path.parent.name in SHORT_ROOMS))
     if config.getoption("--quick"):
         built = pytest.mark.skip(reason="compiles the fake accelerator, which `make test` does")
         for item in items:
             if "fakegpu_env" in getattr(item, "fixturenames", ()):
                 item.add_marker(built)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """One process takes all tests that run alone; of the others each takes a whole file."""
+    from xdist.scheduler import LoadFileScheduling
+
+    def share_of(test_id: str) -> str:
+        file, _, test = test_id.partition("::")
+        return "alone" if test.partition("[")[0] in find_alone(file) else file
+
+    if config.getoption("dist") != "loadfile":
+        return None
+    scheduling = LoadFileScheduling(config, log)
+    scheduling._split_scope = share_of
+    return scheduling
+
+
+@cache
+def find_alone(file: str) -> frozenset[str]:
+    """Whoever shares out the tests knows their names only."""
+    functions = ast.parse((ROOT / file).read_text(encoding="utf-8")).body
+    return frozenset(
+        each.name
+        for each in functions
+        if isinstance(each, ast.FunctionDef)
+        and any(ast.unparse(mark) == "pytest.mark.alone" for mark in each.decorator_list)
+    )
+
+
+def is_alone(item: pytest.Item | None) -> bool:
+    return item is not None and item.get_closest_marker("alone") is not None
 
 
 def _skip_python_processes(event: str, arguments: tuple[Any, ...]) -> None:
@@ -57,9 +97,11 @@ def _skip_python_processes(event: str, arguments: tuple[Any, ...]) -> None:
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+def pytest_runtest_protocol(
+    item: pytest.Item, nextitem: pytest.Item | None
+) -> Generator[None, object, object]:
     """Around the fixtures too: those of a module run whole commands."""
-    with take_turn(alone=item.get_closest_marker("alone") is not None):
+    with TURNS.take(alone=is_alone(item), so_is_next=is_alone(nextitem)):
         usual = signal.signal(signal.SIGALRM, _give_up)
         signal.alarm(LIMIT_SECONDS)
         try:

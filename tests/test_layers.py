@@ -82,11 +82,12 @@ def find_forbidden_imports(root: Path) -> list[str]:
         tree = ast.parse(path.read_text(encoding="utf-8"), filename=file)
         only = next((names for where, names in ONLY.items() if fits(file, where)), None)
         never = [name for where, names in NEVER.items() if fits(file, where) for name in names]
-        for line, module in find_imports(tree, package_of(file)):
+        imports = list(find_imports(tree, package_of(file)))
+        for line, module in imports:
             outside = not is_in(module, sys.stdlib_module_names)
             if (only is not None and outside and not is_in(module, only)) or is_in(module, never):
                 found.append(f"{file}:{line} may not import {module}")
-        uses = [*find_imports(tree, package_of(file)), *find_attributes(tree)]
+        uses = [*imports, *find_attributes(tree)]
         for name, (where, place) in ONE_PLACE.items():
             lines = sorted({line for line, used in uses if is_in(used, (name,))})
             if lines and fits(file, where) and file != place:
@@ -122,7 +123,7 @@ def find_imports(tree: ast.AST, package: list[str]) -> Iterator[tuple[int, str]]
             base += [node.module] if node.module else []
             # The name too: `from diagnose import tell` imports diagnose.tell.
             yield from ((node.lineno, ".".join([*base, alias.name])) for alias in node.names)
-        elif isinstance(node, ast.Call) and ast.unparse(node.func) in (
+        elif isinstance(node, ast.Call) and name_of(node.func) in (
             "importlib.import_module",
             "import_module",
             "__import__",
@@ -135,10 +136,17 @@ def find_imports(tree: ast.AST, package: list[str]) -> Iterator[tuple[int, str]]
 def find_attributes(tree: ast.AST) -> Iterator[tuple[int, str]]:
     """Every dotted expression such as torch.cuda.Event."""
     for node in ast.walk(tree):
-        if isinstance(node, ast.Attribute):
-            dotted = ast.unparse(node)
-            if re.fullmatch(r"[\w.]+", dotted):
-                yield node.lineno, dotted
+        if isinstance(node, ast.Attribute) and (dotted := name_of(node)):
+            yield node.lineno, dotted
+
+
+def name_of(node: ast.AST) -> str:
+    """A name or names with dots between them; of anything else, nothing."""
+    names: list[str] = []
+    while isinstance(node, ast.Attribute):
+        names.insert(0, node.attr)
+        node = node.value
+    return ".".join([node.id, *names]) if isinstance(node, ast.Name) else ""
 
 
 def find_long_files(root: Path) -> list[str]:

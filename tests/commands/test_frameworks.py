@@ -36,7 +36,7 @@ SAID = {
     "compiled": ("torch.compile took ", "of them once more", "].p == 0.1"),
 }
 # So many steps are made; every job makes enough for a verdict.
-STEPS = {"gan": 80, "module": 80, "hydra": 80, "generation": 60, "accumulation": 80}
+STEPS = {"gan": 80, "module": 80, "hydra": 80, "generation": 60, "accumulation": 80, "scaler": 80}
 
 
 @pytest.fixture(scope="module")

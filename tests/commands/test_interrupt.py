@@ -104,8 +104,8 @@ def test_tests_that_interrupt_work_where_interrupts_are_ignored() -> None:
     """As under `make test &` of a script: what ignores SIGINT hands this on to its children."""
     ignore = "import os, signal, sys; signal.signal(signal.SIGINT, signal.SIG_IGN); "
     ignore += "os.execv(sys.executable, [sys.executable, *sys.argv[1:]])"
-    pytest_words = ["-m", "pytest", "-q", "-p", "no:xdist", "-k", "loading", __file__]
-    # Outside of the turns that the tests of this run take: this one has its turn.
-    done = start([sys.executable, "-c", ignore, *pytest_words], {"PYTEST_XDIST_TESTRUNUID": ""})
-    assert done.returncode == 0, done.stdout
-    assert "1 passed" in done.stdout
+    interrupt = "import os, signal, time; os.kill(os.getpid(), signal.SIGINT); time.sleep(60)"
+    of_a_test = "import subprocess, sys, tests.conftest; "
+    of_a_test += "sys.exit(subprocess.run([sys.executable, '-c', sys.argv[1]]).returncode != -2)"
+    done = start([sys.executable, "-c", ignore, "-c", of_a_test, interrupt], {})
+    assert done.returncode == 0, done.stderr

@@ -171,9 +171,7 @@ def test_the_next_start_puts_back_what_a_killed_parent_left(tmp_path: Path, fold
 @pytest.mark.parametrize(
     ("job", "words"),
     [
-        ("ranks.py", ("ddp",)),
         ("ranks.py", ("fsdp2",)),
-        ("accelerate_job.py", ()),
         ("lightning_job.py", ()),
     ],
 )
@@ -293,6 +291,7 @@ def test_no_place_for_the_scratch_is_one_sentence(tmp_path: Path, folder: Path) 
     assert len(done.stderr.splitlines()) == 1
 
 
+@pytest.mark.child
 def test_ctrl_c_on_a_terminal_is_heard_once(tmp_path: Path, folder: Path) -> None:
     """The terminal tells both processes; the parent must not tell the child again."""
     before = look(folder)

@@ -21,23 +21,23 @@ pytestmark = pytest.mark.skipif(bool(OBSTACLE), reason=OBSTACLE)
 
 MIB = 2**20
 ATTEMPTS = 3
+RATE, BYTES_PER_SECOND = "200mbit", 25e6
 HEAVY = ROOT / "tests" / "support" / "jobs" / "heavy.py"
 
 
 @pytest.mark.alone
-@pytest.mark.parametrize(("rate", "bytes_per_second"), [("200mbit", 25e6), ("1gbit", 125e6)])
-def test_the_rate_of_the_link_is_found(rate: str, bytes_per_second: float, tmp_path: Path) -> None:
+def test_the_rate_of_the_link_is_found(tmp_path: Path) -> None:
     # The link bounds the rate from above, always. A neighbour of this machine can only lower it,
     # so of several runs the fastest window is the one that must come near.
     fastest: dict[int, float] = {}
     for _ in range(ATTEMPTS):
-        record = measure_link(rate, tmp_path)
+        record = measure_link(tmp_path)
         assert "slow_link" in {each.kind for each in judge(record)}
         judged = [each for each in record.sizes if each.status == "done" and each.nbytes >= MIB]
         assert len(judged) >= 3
         for size in judged:
             windows = [max(times) for times in zip(*size.window_seconds, strict=True)]
-            sent = size.nbytes * size.iterations_per_window / bytes_per_second
+            sent = size.nbytes * size.iterations_per_window / BYTES_PER_SECOND
             assert sent / statistics.median(windows) <= 1.05, size.nbytes
             fastest[size.nbytes] = max(fastest.get(size.nbytes, 0.0), sent / min(windows))
         # What an all-reduce takes whatever its size weighs more on the smallest and fastest.
@@ -46,8 +46,8 @@ def test_the_rate_of_the_link_is_found(rate: str, bytes_per_second: float, tmp_p
     raise AssertionError(f"too slow for the link in {ATTEMPTS} runs: {fastest}")
 
 
-def measure_link(rate: str, reports: Path) -> BandwidthRecord:
-    with two_hosts(rate) as link:
+def measure_link(reports: Path) -> BandwidthRecord:
+    with two_hosts(RATE) as link:
         ended = link.run(
             "ddp_bandwidth.py", "--device", "cpu", "--quick", "--max-bytes", "8M",
             "--model-bytes", "4M", "--label", "far", "--reports", reports,
@@ -82,7 +82,7 @@ def test_on_a_slow_link_correct_accumulation_gains_and_the_published_form_does_n
 
 
 def measure_accumulation(reports: Path) -> ScalingRecord:
-    with two_hosts("200mbit") as link:
+    with two_hosts(RATE) as link:
         ended = link.run(
             "ddp_scaling.py", "--device", "cpu", "--quick", "--workload", HEAVY, "--only",
             "accumulate_4", "--label", "far", "--reports", reports,
@@ -95,7 +95,7 @@ def measure_accumulation(reports: Path) -> ScalingRecord:
 
 
 def test_a_link_that_is_cut_ends_the_job_with_one_sentence(tmp_path: Path) -> None:
-    with two_hosts("200mbit") as link:
+    with two_hosts(RATE) as link:
         words = ["--device", "cpu", "--quick", "--max-bytes", "64M", "--timeout", "10"]
         words += ["--label", "cut", "--reports", str(tmp_path)]
         near, far = link.start("ddp_bandwidth.py", words)

@@ -154,7 +154,15 @@ def spoil(value: Any, place: Place, at: Place = ("", "")) -> Any:
     return value
 
 
-@pytest.mark.parametrize("record", FULL.values(), ids=FULL)
+@pytest.mark.parametrize(
+    "record",
+    [
+        # With experiments it takes seconds.
+        pytest.param(each, marks=[pytest.mark.long] if hasattr(each, "comparisons") else [])
+        for each in FULL.values()
+    ],
+    ids=FULL,
+)
 def test_no_string_escapes_its_place(record: Record) -> None:
     spoiled = 0
     for place in dict.fromkeys(places_in(record)):

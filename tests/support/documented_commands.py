@@ -54,11 +54,6 @@ RENDERED = Small(
 )
 
 COMMANDS: dict[str, Small] = {
-    "diagnose prove before.py after.py --json proof.json": Small(
-        "cp train.py before.py && cp train.py after.py && diagnose prove before.py after.py "
-        "--json proof.json --seconds 1 --equal-steps 2",
-        leaves="proof.json",
-    ),
     "diagnose watch train.py --lr 0.1": Small(
         "diagnose watch --seconds 2 --json seen.json train.py --lr 0.1 100", leaves="seen.json"
     ),
@@ -66,9 +61,6 @@ COMMANDS: dict[str, Small] = {
     "diagnose script --label mine train.py": SCRIPT,
     "diagnose script --json why.json train.py": SCRIPT,
     "python -m diagnose script train.py": SCRIPT,
-    "torchrun --nproc-per-node=2 --no-python diagnose script train.py": Small(
-        "torchrun --standalone --nproc-per-node=2 --no-python diagnose script --seconds 4 train.py"
-    ),
     "make diagnose": DGCA,
     "make diagnose PYTHON=python": DGCA,
     'make diagnose ARGS="--workload bert"': Small(
@@ -78,10 +70,6 @@ COMMANDS: dict[str, Small] = {
     "diagnose run --workload my_job.py --label before": JOB,
     "diagnose run --workload my_job.py --stages inference training": JOB,
     "diagnose run --workload my_job.py --label before --resume": JOB,
-    "diagnose optimize --workload my_job.py": Small(
-        f"diagnose optimize --workload my_job.py {TINY} --label changes",
-        leaves="reports/changes/report.md",
-    ),
     "diagnose batch-size --workload my_job.py --sweep 1 2 4 8 16": Small(
         "diagnose batch-size --workload my_job.py --sweep 1 2 4 8 16 --no-auto-adjust-batch-size "
         f"{TINY} --label swept",
@@ -95,14 +83,6 @@ COMMANDS: dict[str, Small] = {
         f'make optimize PYTHON=python ARGS="--workload my_job.py {TINY} --label one"',
         leaves="reports/one/report.md",
     ),
-    "python -m diagnose optimize --only apply_prompt": Small(
-        f"python -m diagnose optimize --only apply_prompt {TINY} --label prompt",
-        leaves="reports/prompt/report.md",
-    ),
-    "python -m diagnose optimize --workload timeseries": Small(
-        f"python -m diagnose optimize --workload timeseries --only no_workers {TINY} --label days",
-        leaves="reports/days/report.md",
-    ),
     "python -m diagnose optimize --workload vqa": Small(
         f"python -m diagnose optimize --workload vqa --only kv_cache {TINY} --label pictures",
         leaves="reports/pictures/report.md",
@@ -115,31 +95,10 @@ COMMANDS: dict[str, Small] = {
         "python -m bench.timeseries.train --csv air.csv --target pm25 --grid --epochs 1 "
         "--device cpu"
     ),
-    "python -m diagnose batch-size --workload textgen": Small(
-        "python -m diagnose batch-size --workload textgen --batch-size 2 "
-        f"--no-auto-adjust-batch-size {TINY} --label answers",
-        leaves="reports/answers/report.md",
-    ),
     "python diagnose/evaluate.py -m checkpoint -d questions.jsonl -b 8 -o evaluation": Small(
         "python diagnose/evaluate.py -m checkpoint -d questions.jsonl -b 8 -o evaluation "
         "--device cpu --max-tokens 4",
         leaves="evaluation/results.json",
-    ),
-    "torchrun --nproc-per-node=2 diagnose/profile_accuracy.py --max-crops-list 12 13 "
-    "--output vqa.json": Small(
-        "torchrun --standalone --nproc-per-node=2 diagnose/profile_accuracy.py "
-        "--max-crops-list 12 13 --output vqa.json --size tiny --device cpu --num-samples 2",
-        leaves="vqa.json",
-    ),
-    "torchrun --nproc-per-node=2 diagnose/ddp_bandwidth.py": Small(
-        "torchrun --standalone --nproc-per-node=2 diagnose/ddp_bandwidth.py --smoke --device cpu "
-        "--label link",
-        leaves="reports/link/report.md",
-    ),
-    "torchrun --nproc-per-node=2 diagnose/ddp_scaling.py": Small(
-        "torchrun --standalone --nproc-per-node=2 diagnose/ddp_scaling.py "
-        f"--workload my_job.py {TINY} --label ranks --only",
-        leaves="reports/ranks/report.md",
     ),
     "python -m diagnose scale --label amd-epyc-dgca --ranks 8 64 512 --link ib400": Small(
         "python -m diagnose scale --label amd-epyc-dgca --ranks 8 64 512 --link ib400 "
@@ -151,9 +110,38 @@ COMMANDS: dict[str, Small] = {
 
 INSTALLS = Elsewhere("needs the network", "tests/test_install.py", '"install"')
 TRACED = Elsewhere("needs your trace", "tests/commands/test_trace.py", '"trace", *map')
+OPTIMIZES = Elsewhere("as `make optimize`", "tests/commands/test_optimize.py", '"optimize", "--')
 WATCHES = Elsewhere("runs to the end of its job", "tests/commands/test_watch.py", '"--from-step"')
 
 ELSEWHERE: dict[str, Elsewhere] = {
+    "diagnose prove before.py after.py --json proof.json": Elsewhere(
+        "runs each side several times", "tests/commands/test_prove.py", '"before.py", "after.py", *'
+    ),
+    "diagnose optimize --workload my_job.py": OPTIMIZES,
+    "python -m diagnose optimize --only apply_prompt": OPTIMIZES,
+    "python -m diagnose optimize --workload timeseries": OPTIMIZES,
+    "python -m diagnose batch-size --workload textgen": Elsewhere(
+        "as with --workload my_job.py", "tests/bench/generation/test_batch_size.py", "TEXTGEN"
+    ),
+    **{
+        f"torchrun --nproc-per-node=2 {words}": Elsewhere(
+            "runs two ranks", f"tests/{test}", mentions
+        )
+        for words, test, mentions in (
+            (
+                "--no-python diagnose script train.py",
+                "test_install.py",
+                '"--no-python", "diagnose", "script"',
+            ),
+            (
+                "diagnose/profile_accuracy.py --max-crops-list 12 13 --output vqa.json",
+                "commands/test_evaluation.py",
+                'torchrun(\n        "profile_accuracy.py"',
+            ),
+            ("diagnose/ddp_bandwidth.py", "commands/test_link.py", "torchrun(SCRIPT"),
+            ("diagnose/ddp_scaling.py", "commands/test_scaling.py", "torchrun(SCRIPT"),
+        )
+    },
     **{
         f"python -m bench.prove.{words}": Elsewhere(
             "takes minutes to hours", "tests/bench/test_prove.py", f"bench.prove.{words.split()[0]}"

@@ -22,6 +22,7 @@ from pathlib import Path
 SCRIPTS = Path(__file__).parent / "frameworks"
 LOOPS = (
     "autocast",
+    "scaler",
     "accumulation",
     "checkpointing",
     "average",

@@ -49,6 +49,12 @@ def real() -> Treatment:
     return WORKLOAD.treatment()
 
 
+@pytest.fixture
+def two_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many there are here."""
+    monkeypatch.setattr("os.sched_getaffinity", lambda pid: {0, 1})
+
+
 def fake_pass(count: int = 10, **changes: object) -> tuple[Pass, FakeGenerator]:
     generator = FakeGenerator()
     questions = dict(enumerate(open_questions(None, count)))
@@ -184,7 +190,9 @@ def test_sorting_saves_padding_and_changes_no_answer() -> None:
     assert before > 0.2
 
 
-def test_what_cannot_act_here_is_not_applicable(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_cannot_act_here_is_not_applicable(
+    two_cores: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     known = (*FAKE.optimizations, *FAKE.parts)
     reasons = {each.key: each.obstacle(FAKE_LAB) for each in known}
     for key in ("pin_memory", "non_blocking"):
@@ -198,7 +206,9 @@ def test_what_cannot_act_here_is_not_applicable(monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.parametrize("plan", PLANS, ids=lambda plan: plan.key)
-def test_a_plan_has_all_its_parts_and_they_ask_the_same_questions(plan: PlanParts) -> None:
+def test_a_plan_has_all_its_parts_and_they_ask_the_same_questions(
+    plan: PlanParts, two_cores: None
+) -> None:
     made = FAKE.find(plan.key)
     assert made.facts is not None
     told = made.facts(FAKE_LAB)

@@ -343,7 +343,9 @@ def test_updates_by_hand_and_marked_steps_are_steps(tmp_path: Path) -> None:
         assert diagnosis.findings
 
 
-def test_the_garbage_collector_is_told_apart_from_the_line_that_calls_it(tmp_path: Path) -> None:
+def test_the_garbage_collector_is_told_apart_from_the_line_that_calls_it(
+    tmp_path: Path, small_heap: None
+) -> None:
     code = """
     import gc
     index = [[number] for number in range(20_000)]

@@ -179,6 +179,7 @@ def test_ctrl_c_leaves_nothing_wherever_it_comes(tmp_path: Path) -> None:
     assert came  # a run that has fewer steps ends before the last of the lines
 
 
+@pytest.mark.long
 def test_ctrl_c_leaves_nothing_whenever_it_comes(tmp_path: Path) -> None:
     """At any moment, also inside torch and the script's own code."""
     script = write_script(tmp_path, CODE)

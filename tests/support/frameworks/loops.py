@@ -30,6 +30,27 @@ def autocast():
     return losses, model
 
 
+def scaler():
+    """Two optimizers, accumulated gradients, and steps that the scaler leaves out."""
+    body, head = torch.nn.Linear(16, 32), torch.nn.Linear(32, 4)
+    optimizers = [torch.optim.SGD(body.parameters(), lr=0.1), torch.optim.Adam(head.parameters())]
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**16, growth_interval=10)
+    losses = []
+    for number, (x, y) in zip(range(2 * STEPS), batches()):
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            loss = cross_entropy(head(body(x).relu()), y) / 2
+        if number % 50 == 7:
+            loss = loss * float("inf")
+        scaler.scale(loss).backward()
+        losses.append(loss.item())
+        if number % 2:
+            for optimizer in optimizers:
+                scaler.step(optimizer)
+                optimizer.zero_grad()
+            scaler.update()
+    return [*losses, scaler.get_scale()], torch.nn.ModuleList([body, head])
+
+
 def accumulation():
     model = kept.classifier()
     optimizer = torch.optim.AdamW(model.parameters())
@@ -170,6 +191,15 @@ def compiled():
         loss.backward()
         optimizer.step()
         losses.append(loss.item())
+        if number % 25 == 24:
+            model.eval()
+            with torch.no_grad():
+                losses.append(step_model(x).sum().item())
+            model.train()
+    # What the compiler did counts too.
+    counters = torch._dynamo.utils.counters
+    names = ("frames", "graph_break", "stats", "recompiles")
+    losses += [value for name in names for value in counters[name].values()]
     return losses, model
 
 
