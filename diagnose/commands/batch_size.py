@@ -24,7 +24,7 @@ from diagnose.records.exit_codes import COULD_NOT_MEASURE, FINE
 
 MANUAL = """examples:
   python -m diagnose batch-size --workload my_job.py --sweep 1 2 4 8 16
-  torchrun --nproc-per-node=8 -m diagnose batch-size --workload vqa --max-crops-list 12 13"""
+  torchrun --nproc-per-node=8 -m diagnose batch-size --workload molmo --max-crops-list 12 13"""
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -36,7 +36,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add_number(parser, "--max-attempts", attempts)
     memory = "MB that the job may use, its own weights included (default: all that is free)"
     add_number(parser, "--memory-limit", memory)
-    answer = "longest answer of textgen and vqa: as long as in your evaluation (default: 16, as in "
+    answer = "longest answer of a job that writes, as in your evaluation (default: 16, as in "
     add_number(parser, "--max-new-tokens", f"{answer}profile-accuracy; evaluate has 256)")
     add = parser.add_argument
     add(
@@ -51,7 +51,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--torch-dtype",
         choices=DTYPES,
         default=DTYPES[0],
-        help="dtype of the weights of textgen and vqa (default: as saved)",
+        help="dtype of the weights of a job that writes (default: as saved)",
     )
 
 

@@ -296,9 +296,10 @@ RUN = Source("diagnose run", RunRecord, ("bert", "dgca"))
 DGCA = Source("diagnose optimize --workload dgca", OptimizeRecord, ("dgca",))
 RANKS = Source("ddp_scaling.py", ScalingRecord, ("bert", "dgca"))
 SERIES = Source("diagnose optimize --workload timeseries", OptimizeRecord, ("timeseries",))
-WRITING = Source("diagnose optimize --workload vqa", OptimizeRecord, ("textgen", "vqa"))
-BATCHES = Source("diagnose batch-size --workload vqa", BatchSizeRecord, ("textgen", "vqa"))
-CROPS = Source("diagnose batch-size --workload vqa", BatchSizeRecord, ("vqa",))
+WRITERS = ("textgen", "vqa", "molmo")
+WRITING = Source("diagnose optimize --workload vqa", OptimizeRecord, WRITERS)
+BATCHES = Source("diagnose batch-size --workload vqa", BatchSizeRecord, WRITERS)
+CROPS = Source("diagnose batch-size --workload molmo", BatchSizeRecord, ("molmo", "vqa"))
 
 CLAIMS: Mapping[Source, tuple[Claim, ...]] = {
     WRITING: (

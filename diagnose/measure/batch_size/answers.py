@@ -119,7 +119,7 @@ def as_evaluated(
         if given:
             raise WorkloadError(
                 f"workload {job.name} writes no answers, so {' and '.join(given)} has no use; "
-                "textgen and vqa do"
+                "textgen, vqa and molmo do"
             )
         return job
     if max_new_tokens is not None:
