@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from diagnose.analyze.claims import table
+from diagnose.analyze.claims import steps, table
 from diagnose.analyze.claims.table import ALL, CLAIMS, MORE, SAME
 from diagnose.analyze.claims.verdict import Claim, Result, Source, judge_claims
 from diagnose.records.experiments import Comparison, LaunchMap, OptimizeRecord
@@ -25,7 +25,7 @@ from tests.support.records.experiments import (
     wrong,
 )
 from tests.support.records.parts import machine, measurement, stage
-from tests.support.records.run import run_record
+from tests.support.records.run import pair, run_record
 from tests.support.records.scaling import Losses, scaling_record
 from tests.support.records.series import rung
 
@@ -90,6 +90,10 @@ def staged(claim: Claim, value: float) -> Any:
     return replace(record, stages=(*kept, stage(key, *sides)))
 
 
+def moved(claim: Claim, value: float) -> Any:
+    return run_record(pair("full_model", 0.34, 0.3395, 396, nbytes=value * 0.9e12 * 0.34))
+
+
 # What makes a record whose number is the given one, by reader.
 MAKERS: dict[Callable[..., Any], Make] = {
     table.speedup: tried,
@@ -122,14 +126,15 @@ MAKERS: dict[Callable[..., Any], Make] = {
     table.loop_share: lambda claim, value: mapped(launches=round(6 * BATCH / value)),
     table.loop_passes: lambda claim, value: mapped(trips=round(value * BATCH)),
     table.pass_launches: lambda claim, value: mapped(forward=round(value * 6 * BATCH)),
-    table.ranks_gain: lambda claim, value: scaling_record(
+    steps.ranks_gain: lambda claim, value: scaling_record(
         Losses(communication=0.26 / value - 0.13), gpus=2
     ),
-    table.communication_share: lambda claim, value: scaling_record(
+    steps.communication_share: lambda claim, value: scaling_record(
         Losses(compute=0.1 * (1 - value), communication=0.1 * value, input=0.0), gpus=2
     ),
-    table.all_reduce_rate: lambda claim, value: scaling_record(link=(0.0, value / 2), gpus=2),
-    table.stage: staged,
+    steps.all_reduce_rate: lambda claim, value: scaling_record(link=(0.0, value / 2), gpus=2),
+    steps.stage: staged,
+    steps.moving_share: moved,
     table.batch_gain: gained,
     table.doubled_memory: lambda claim, value: grown(value),
     table.crops_ratio: cropped,

@@ -54,6 +54,12 @@ def computing(share: float, noise: float = 0.002, slots: int = 10) -> RunRecord:
     return with_timing(record, "full_model", timing(0.34, noise=noise, slots=slots))
 
 
+def moving(share: float, noise: float = 0.002) -> RunRecord:
+    """A step whose operands take so large a share of it at the measured rate of memory."""
+    record = run_record(pair("full_model", 0.34, 0.3395, 396, nbytes=share * 0.9e12 * 0.34))
+    return with_timing(record, "full_model", timing(0.34, noise=noise))
+
+
 def unknown_data() -> RunRecord:
     workload = replace(run_record().workload, data=None, data_reason="the file was not given")
     return replace(run_record(), workload=workload)
@@ -122,6 +128,9 @@ def stored(workers: int, other: float = 12.0) -> RunRecord:
             "cannot tell",
             "",
         ),
+        ("memory_bound", moving(0.4), "excluded", "less what caches save"),
+        ("memory_bound", moving(0.8), "flag", "would take 79.9"),
+        ("memory_bound", moving(0.5, noise=0.2), "cannot tell", ""),
         (
             "backward_and_optimizer",
             run_record(pair("training", 0.9, 0.1116, 402)),
