@@ -14,12 +14,14 @@ from typing import IO
 PORT = 29511
 # Far below the smallest size that is judged, or it would run above the rate; but the kernel wakes
 # up so rarely that a fast link needs as much as it sends meanwhile.
-BURST_BYTES, WAKE_SECONDS = 128_000, 0.004
+BURST_BYTES, WAKE_SECONDS = 131_072, 0.001
 LATENCY = "200ms"
 
 
 @dataclass(frozen=True)
 class Host:
+    """One end of the link."""
+
     namespace: str
     interface: str
     address: str
@@ -27,6 +29,8 @@ class Host:
 
 @dataclass(frozen=True)
 class Link:
+    """Two hosts, and what is started on them."""
+
     hosts: tuple[Host, Host]
 
     def start(
