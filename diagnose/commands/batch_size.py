@@ -24,12 +24,15 @@ from diagnose.records.exit_codes import COULD_NOT_MEASURE, FINE
 
 MANUAL = """examples:
   python -m diagnose batch-size --workload my_job.py --sweep 1 2 4 8 16
+  python -m diagnose batch-size --workload dgca --memory-limit 1500 --ddp
   torchrun --nproc-per-node=8 -m diagnose batch-size --workload molmo --max-crops-list 12 13"""
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     add_job_options(parser, "bert", "probe")
     add_crops_options(parser)
+    ddp = "search a second time in a replica of DDP, whose gradient buckets need memory"
+    parser.add_argument("--ddp", action="store_true", help=ddp)
     begin = "where to begin, or the only one to try (default: by memory and parameters)"
     add_number(parser, "--batch-size", begin)
     attempts = "probes of one search (default: as many as the exact answer takes)"
@@ -94,6 +97,7 @@ def run(arguments: argparse.Namespace) -> int:
         start_from=arguments.start_from_max_crops,
         probe_seconds=arguments.timeout,
         memory_megabytes=arguments.memory_limit,
+        ddp=arguments.ddp,
     )
     with _ranks(arguments.timeout) as (place, agreement):
         ranks, sharing = (place.world_size, place.local_world_size) if place else (1, 1)

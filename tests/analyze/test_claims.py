@@ -12,6 +12,7 @@ import pytest
 from diagnose.analyze.claims import steps, table
 from diagnose.analyze.claims.table import ALL, CLAIMS, MORE, SAME
 from diagnose.analyze.claims.verdict import Claim, Result, Source, judge_claims
+from diagnose.records.batch_size import AS_IT_IS, UNDER_DDP
 from diagnose.records.experiments import Comparison, LaunchMap, OptimizeRecord
 from diagnose.records.ranks import ScalingRecord
 from tests.support.records.batch_size import batch_size_record, configuration, probe, sweep
@@ -70,6 +71,14 @@ def cropped(claim: Claim, value: float) -> Any:
         return configuration(settings={"max_crops": crops}, probes=probes)
 
     return batch_size_record(of(4, 20), of(int(claim.of[0]), round(20 * value)))
+
+
+def replicated(value: float) -> Any:
+    def of(key: str, largest: int) -> Any:
+        probes = tuple(probe(each, limit=largest) for each in (largest, largest + 1))
+        return configuration(key=key, probes=probes)
+
+    return batch_size_record(of(AS_IT_IS, 20), of(UNDER_DDP, round(20 * value)))
 
 
 def probed(count: float) -> Any:
@@ -138,6 +147,7 @@ MAKERS: dict[Callable[..., Any], Make] = {
     table.batch_gain: gained,
     table.doubled_memory: lambda claim, value: grown(value),
     table.crops_ratio: cropped,
+    table.ddp_ratio: lambda claim, value: replicated(value),
     table.most_probes: lambda claim, value: probed(value),
     table.knee_of_largest: lambda claim, value: batch_size_record(
         configuration(sweep=sweep({1: 0.01, 25: 0.011} if value == 1 else {1: 0.01, 25: 0.25}))

@@ -27,7 +27,7 @@ from diagnose.analyze.optimize.experiment import Outcome, judge_family, time_rat
 from diagnose.analyze.optimize.launches import most_repeated, share
 from diagnose.analyze.units import PERCENT, PLAIN, scale
 from diagnose.analyze.verdicts import MATTERS
-from diagnose.records.batch_size import BatchSizeRecord
+from diagnose.records.batch_size import AS_IT_IS, UNDER_DDP, BatchSizeRecord
 from diagnose.records.experiments import LaunchLine, LaunchMap, OptimizeRecord
 from diagnose.records.header import Reading, Setting
 from diagnose.records.ranks import ScalingRecord
@@ -206,6 +206,15 @@ def crops_ratio(evidence: Evidence, many: int, few: int = 4) -> Found:
     return Found(point(more / less), f"{less} → {more}")
 
 
+def ddp_ratio(evidence: Evidence) -> Found:
+    """The largest batch under DDP over that of the same job without it."""
+    exact = {each.configuration.key: each.largest for each in evidence.answers if each.is_exact}
+    alone, under = exact.get(AS_IT_IS), exact.get(UNDER_DDP)
+    if not alone or not under:
+        raise NotMeasured("with and without DDP there is no exact largest batch both (--ddp)")
+    return Found(point(under / alone), f"{alone} → {under}")
+
+
 def most_probes(evidence: Evidence) -> Found:
     """Of one search that ended with the exact answer."""
     counts = [len(each.configuration.probes) for each in evidence.answers if each.is_exact]
@@ -258,6 +267,7 @@ WRITERS = ("textgen", "vqa", "molmo")
 WRITING = Source("diagnose optimize --workload vqa", OptimizeRecord, WRITERS)
 BATCHES = Source("diagnose batch-size --workload vqa", BatchSizeRecord, WRITERS)
 CROPS = Source("diagnose batch-size --workload molmo", BatchSizeRecord, ("molmo", "vqa"))
+TRAINED = Source("diagnose batch-size --workload dgca --ddp", BatchSizeRecord, ("dgca", "bert"))
 
 CLAIMS: Mapping[Source, tuple[Claim, ...]] = {
     WRITING: (
@@ -279,6 +289,7 @@ CLAIMS: Mapping[Source, tuple[Claim, ...]] = {
         _gpu("002-17", "13 crops allow 0.4 of the batch of 4", _about(0.4), crops_ratio, 13),
         _any("002-28", "the exact batch takes 1 to 5 probes", (1, 5), most_probes),
     ),
+    TRAINED: (_gpu("003-96", "under DDP only a smaller batch fits", LESS, ddp_ratio),),
     BATCHES: (
         _gpu("000-08", "twice the batch takes twice the memory", (1.9, 2.1), doubled_memory),
         _gpu("004-48", "batches of 4 gain 2.7x", _about(2.7), batch_gain, 4),
