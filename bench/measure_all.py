@@ -25,7 +25,7 @@ from diagnose.measure.machine.describe import read_commit
 ROOT = Path(__file__).resolve().parents[1]
 # Little enough that every batch is refused for its memory before it takes too long.
 CROPS_MEGABYTES = "640"
-RANKS_MEGABYTES = "900"
+RANKS_MEGABYTES = "1100"
 CROPS = ("1", "4", "8", "12", "13", "16", "24", "36")
 
 

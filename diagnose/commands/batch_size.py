@@ -24,7 +24,7 @@ from diagnose.records.exit_codes import COULD_NOT_MEASURE, FINE
 
 MANUAL = """examples:
   python -m diagnose batch-size --workload my_job.py --sweep 1 2 4 8 16
-  python -m diagnose batch-size --workload dgca --memory-limit 1500 --ddp
+  python -m diagnose batch-size --workload dgca --size ranks --memory-limit 1100 --ddp
   torchrun --nproc-per-node=8 -m diagnose batch-size --workload molmo --max-crops-list 12 13"""
 
 
