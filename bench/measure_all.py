@@ -24,7 +24,8 @@ from diagnose.measure.machine.describe import read_commit
 
 ROOT = Path(__file__).resolve().parents[1]
 # Little enough that every batch is refused for its memory before it takes too long.
-CROPS_MEGABYTES = "800"
+CROPS_MEGABYTES = "640"
+RANKS_MEGABYTES = "1100"
 CROPS = ("1", "4", "8", "12", "13", "16", "24", "36")
 
 
@@ -58,14 +59,25 @@ PARTS = (
     Part("textgen", "optimize", 9, ("-m", "diagnose", "optimize", "--workload", "textgen")),
     Part("textgen", "batch_size", 1, ("-m", "diagnose", "batch-size", "--workload", "textgen")),
     Part("vqa", "optimize", 9, ("-m", "diagnose", "optimize", "--workload", "vqa")),
+    Part("vqa", "batch_size", 1, ("-m", "diagnose", "batch-size", "--workload", "vqa")),
     Part(
-        "vqa",
+        "molmo",
         "batch_size",
         10,
         (
-            *("-m", "diagnose", "batch-size", "--workload", "vqa", "--max-crops-list", *CROPS),
+            *("-m", "diagnose", "batch-size", "--workload", "molmo", "--max-crops-list", *CROPS),
             *("--memory-limit", CROPS_MEGABYTES),
         ),
+    ),
+    Part(
+        "dgca",
+        "batch_size",
+        3,
+        (
+            *("-m", "diagnose", "batch-size", "--workload", "dgca", "--size", "ranks", "--ddp"),
+            *("--memory-limit", RANKS_MEGABYTES),
+        ),
+        ("--smoke",),
     ),
     Part("dgca-prove", "prove", 3, ("-m", "bench.prove.dgca"), ("--seconds", "1")),
 )

@@ -77,9 +77,11 @@ class Encoded:
     """A question as tensors on the CPU, not yet padded."""
 
     input_ids: Tensor  # (length,)
-    pixel_values: Tensor | None = None  # (tiles, 3, height, width)
+    pixel_values: Tensor | None = None  # (tiles, ...)
     # Where random weights are made to end, because they never do so by themselves.
     answer_length: int | None = None
+    # What else some models must know of the picture, by the name of the model's argument.
+    about_picture: Mapping[str, Tensor] = field(default_factory=dict)
 
     @property
     def tiles(self) -> int:

@@ -14,7 +14,14 @@ from torch.utils.data import Dataset
 
 from bench import bert
 from bench.data.tensors import IGNORED, SEED
-from bench.generation.reader import GreedyGenerator, Reader
+from bench.generation.reader import (
+    ABOUT_PICTURE,
+    PIXELS,
+    TOKEN_TYPES,
+    GreedyGenerator,
+    Reader,
+    join_pictures,
+)
 from diagnose.measure.evaluation.directory import hash_questions, read_config
 from diagnose.workload import (
     DataSummary,
@@ -138,14 +145,15 @@ def make_synthetic_batch(reader: Reader, size: Size, device: torch.device) -> di
     input_ids = torch.randint(shape["vocab"], (batch, size.sequence_length), generator=generator)
     made: dict[str, Tensor] = {}
     if reader.pictures is not None:
-        tiles = reader.pictures.make_tiles(shape["max_crops"], generator)
+        picture = reader.pictures.make(shape["max_crops"], generator)
         token = reader.language.image_token
         assert token is not None
         # A picture's place holder in the text would ask for one more picture.
         input_ids[input_ids == token] = token - 1
-        places = torch.full((batch, len(tiles) * reader.pictures.tokens_per_tile), token)
+        places = torch.tensor(reader.language.place(picture.views)).repeat(batch, 1)
         input_ids = torch.cat([places, input_ids], dim=1)
-        made["pixel_values"] = tiles.repeat(batch, 1, 1, 1)
+        made |= join_pictures([picture.inputs] * batch)
+    made |= reader.mark(input_ids)
     labels = input_ids.clone()
     labels[:, : -(size.sequence_length // 2)] = IGNORED
     made |= {
@@ -209,8 +217,9 @@ class AnsweredQuestions(Dataset[dict[str, Tensor]]):
             "input_ids": torch.cat([encoded.input_ids, answer]),
             "labels": torch.cat([torch.full_like(encoded.input_ids, IGNORED), answer]),
         }
+        found |= self._reader.mark(found["input_ids"])
         if encoded.pixel_values is not None:
-            found["pixel_values"] = encoded.pixel_values
+            found |= {PIXELS: encoded.pixel_values, **encoded.about_picture}
         return found
 
 
@@ -226,5 +235,11 @@ def collate(rows: Sequence[dict[str, Tensor]]) -> dict[str, Tensor]:
         "attention_mask": pad([torch.ones_like(row["input_ids"]) for row in rows], 0),
         "labels": pad([row["labels"] for row in rows], IGNORED),
     }
-    tiles = [row["pixel_values"] for row in rows if "pixel_values" in row]
-    return {**batch, "pixel_values": torch.cat(tiles)} if tiles else batch
+    if TOKEN_TYPES in rows[0]:
+        batch[TOKEN_TYPES] = pad([row[TOKEN_TYPES] for row in rows], 0)
+    pictures = [
+        {name: row[name] for name in (PIXELS, *ABOUT_PICTURE) if name in row}
+        for row in rows
+        if PIXELS in row
+    ]
+    return batch | join_pictures(pictures)

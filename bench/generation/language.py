@@ -8,6 +8,8 @@ from typing import Any, Protocol
 
 from bench.data import vocabulary
 
+# Rows and columns of the tokens that every view of a picture becomes; the overview comes first.
+Views = Sequence[tuple[int, int]]
 # A word takes the space before it along, as in the vocabularies of trained models.
 _PIECES = re.compile(r" ?[^\W\d_]+|.", re.DOTALL)
 
@@ -28,13 +30,26 @@ class Language(Protocol):
         """Whose places in a prompt a picture takes; None: the model sees none."""
         ...
 
-    def encode_prompt(self, text: str, image_tokens: int = 0) -> list[int]:
-        """The question as the model wants to be asked, room for its picture first."""
+    @property
+    def picture_marks(self) -> tuple[int, ...]:
+        """All ids that only pictures have, where the model must know of them."""
+        ...
+
+    def place(self, views: Views) -> list[int]:
+        """The ids of a picture."""
+        ...
+
+    def encode_prompt(self, text: str, views: Views = ()) -> list[int]:
+        """The question as the model wants to be asked, its picture first."""
         ...
 
     def encode_answer(self, text: str) -> list[int]: ...
 
     def decode(self, tokens: Sequence[int]) -> str: ...
+
+
+def count_tokens(views: Views) -> int:
+    return sum(rows * columns for rows, columns in views)
 
 
 class CharacterLanguage:
@@ -48,6 +63,7 @@ class CharacterLanguage:
     ends = (vocabulary.SEP,)
     # No text contains it, so its place can be taken by a picture.
     image_token: int | None = vocabulary.MASK
+    picture_marks: tuple[int, ...] = ()
 
     def __init__(self, characters: int = vocabulary.SIZE, words: Sequence[str] = ()) -> None:
         self._characters = characters
@@ -55,9 +71,11 @@ class CharacterLanguage:
         self._words = {index: word for word, index in self._ids.items()}
         self.size = characters + len(words)
 
-    def encode_prompt(self, text: str, image_tokens: int = 0) -> list[int]:
-        picture = [vocabulary.MASK] * image_tokens
-        return [vocabulary.CLS, *picture, *self.encode_answer(text), vocabulary.SEP]
+    def place(self, views: Views) -> list[int]:
+        return [vocabulary.MASK] * count_tokens(views)
+
+    def encode_prompt(self, text: str, views: Views = ()) -> list[int]:
+        return [vocabulary.CLS, *self.place(views), *self.encode_answer(text), vocabulary.SEP]
 
     def encode_answer(self, text: str) -> list[int]:
         ids: list[int] = []
@@ -81,34 +99,42 @@ class CharacterLanguage:
 class TokenizerLanguage:
     """Of a model on disk: its own tokenizer and, where it has one, its own form of a dialogue."""
 
+    picture_marks: tuple[int, ...] = ()
+    after_picture = "\n"
+
     def __init__(self, tokenizer: Any, ends: tuple[int, ...], image_token: int | None) -> None:
-        self._tokenizer = tokenizer
+        self.tokenizer = tokenizer
         self.ends = ends
         self.pad = ends[0] if tokenizer.pad_token_id is None else int(tokenizer.pad_token_id)
         self.image_token = image_token
         self._image = "" if image_token is None else tokenizer.convert_ids_to_tokens(image_token)
 
-    def encode_prompt(self, text: str, image_tokens: int = 0) -> list[int]:
-        if image_tokens:
-            text = f"{self._mark('start')}{self._image * image_tokens}{self._mark('end')}\n{text}"
-        if self._tokenizer.chat_template is None:
+    def place(self, views: Views) -> list[int]:
+        return self._encode(self._draw(views), add_special_tokens=False)
+
+    def _draw(self, views: Views) -> str:
+        return f"{self._mark('start')}{self._image * count_tokens(views)}{self._mark('end')}"
+
+    def encode_prompt(self, text: str, views: Views = ()) -> list[int]:
+        text = f"{self._draw(views)}{self.after_picture}{text}" if views else text
+        if self.tokenizer.chat_template is None:
             return self._encode(text, add_special_tokens=True)
-        asked = self._tokenizer.apply_chat_template(
+        asked = self.tokenizer.apply_chat_template(
             [{"role": "user", "content": text}], add_generation_prompt=True, tokenize=False
         )
         return self._encode(asked, add_special_tokens=False)
 
     def _mark(self, side: str) -> str:
         """What stands before or after a picture; not every model has such marks."""
-        return getattr(self._tokenizer, f"{side}_image_token", None) or ""
+        return getattr(self.tokenizer, f"{side}_image_token", None) or ""
 
     def encode_answer(self, text: str) -> list[int]:
         return self._encode(text, add_special_tokens=False)
 
     def _encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
-        ids: list[int] = self._tokenizer(text, add_special_tokens=add_special_tokens)["input_ids"]
+        ids: list[int] = self.tokenizer(text, add_special_tokens=add_special_tokens)["input_ids"]
         return ids
 
     def decode(self, tokens: Sequence[int]) -> str:
-        text: str = self._tokenizer.decode(list(tokens), skip_special_tokens=True)
+        text: str = self.tokenizer.decode(list(tokens), skip_special_tokens=True)
         return text.strip()

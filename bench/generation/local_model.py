@@ -65,8 +65,9 @@ def load_language(directory: Path) -> TokenizerLanguage:
             directory, local_files_only=True, trust_remote_code=False
         ),
     )
-    known = config.get("text_config", config).get("vocab_size")
-    if isinstance(known, int) and len(tokenizer) > known:
+    text = config.get("text_config", config)
+    known = text.get("vocab_size")
+    if isinstance(known, int) and len(tokenizer) > known + text.get("additional_vocab_size", 0):
         raise WorkloadError(
             f"the tokenizer in {directory} has {len(tokenizer)} tokens and its model knows {known}"
         )

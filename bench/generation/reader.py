@@ -5,8 +5,8 @@ Token by token, always the likeliest, until its end or the limit.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Protocol
@@ -15,25 +15,51 @@ import torch
 from torch import Tensor, nn
 
 from bench.data import vocabulary
-from bench.generation.language import Language
+from bench.generation.language import Language, Views
 from diagnose.workload import Decoding, Encoded, Question, Tensors, WorkloadError
 
-MODEL_INPUTS = ("input_ids", "attention_mask", "pixel_values")
+PIXELS, TOKEN_TYPES = "pixel_values", "mm_token_type_ids"
+# Which patches of the picture each of its tokens is made of: numbers that count through a batch.
+POOLING = "image_token_pooling"
+ABOUT_PICTURE = (POOLING, "image_grids", "image_num_crops")
+MODEL_INPUTS = ("input_ids", "attention_mask", TOKEN_TYPES, PIXELS, *ABOUT_PICTURE)
+
+
+@dataclass(frozen=True)
+class Picture:
+    """As a model takes it."""
+
+    tiles: Tensor  # (tiles, ...): at most max_crops and an overview
+    views: Views
+    about: Mapping[str, Tensor] = field(default_factory=dict)
+
+    @property
+    def inputs(self) -> dict[str, Tensor]:
+        return {PIXELS: self.tiles, **self.about}
 
 
 class Pictures(Protocol):
     """How a model looks at a picture."""
 
-    @property
-    def tokens_per_tile(self) -> int: ...
+    def tile(self, image: Path, max_crops: int | None) -> Picture: ...
 
-    def tile(self, image: Path, max_crops: int | None) -> Tensor:
-        """(tiles, 3, height, width): at most max_crops and, of several, an overview."""
+    def make(self, max_crops: int | None, generator: torch.Generator) -> Picture:
+        """Of random pixels, in the format of most photographs."""
         ...
 
-    def make_tiles(self, max_crops: int | None, generator: torch.Generator) -> Tensor:
-        """The same of random pixels, in the format of most photographs."""
-        ...
+
+def join_pictures(pictures: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
+    """The inputs of a batch, one picture after the other."""
+    names = pictures[0] if pictures else {}
+    joined = {name: torch.cat([each[name] for each in pictures]) for name in names}
+    if POOLING in joined:
+        places, first = [], 0
+        for each in pictures:
+            pooling, tiles = each[POOLING], each[PIXELS]
+            places.append(torch.where(pooling < 0, pooling, pooling + first))
+            first += tiles.shape[0] * tiles.shape[1]
+        joined[POOLING] = torch.cat(places)
+    return joined
 
 
 @dataclass(frozen=True)
@@ -47,21 +73,19 @@ class Reader:
     ends_like_reference: bool = False
 
     def encode(self, question: Question, max_crops: int | None = None) -> Encoded:
-        tiles = None
+        picture = None
         if self.pictures is not None and question.image is not None:
-            tiles = self.pictures.tile(question.image, max_crops)
-        ids = self.language.encode_prompt(question.prompt, self._count_tokens(tiles))
+            picture = self.pictures.tile(question.image, max_crops)
+        ids = self.language.encode_prompt(question.prompt, picture.views if picture else ())
         if self.most_tokens is not None and len(ids) > self.most_tokens:
             raise WorkloadError(
                 f"question {question.key} has {len(ids)} tokens and the model takes "
                 f"{self.most_tokens}; shorten or remove it"
             )
-        return Encoded(torch.tensor(ids), tiles, self._find_end(question))
-
-    def _count_tokens(self, tiles: Tensor | None) -> int:
-        if tiles is None or self.pictures is None:
-            return 0
-        return len(tiles) * self.pictures.tokens_per_tile
+        end = self._find_end(question)
+        if picture is None:
+            return Encoded(torch.tensor(ids), answer_length=end)
+        return Encoded(torch.tensor(ids), picture.tiles, end, picture.about)
 
     def _find_end(self, question: Question) -> int | None:
         if not self.ends_like_reference:
@@ -70,13 +94,23 @@ class Reader:
 
     def collate(self, samples: Sequence[Encoded]) -> dict[str, Tensor]:
         batch = self._pad([sample.input_ids for sample in samples])
-        tiles = [sample.pixel_values for sample in samples if sample.pixel_values is not None]
-        if tiles:
-            batch["pixel_values"] = torch.cat(tiles)
+        batch |= self.mark(batch["input_ids"])
+        batch |= join_pictures(
+            [
+                {PIXELS: sample.pixel_values, **sample.about_picture}
+                for sample in samples
+                if sample.pixel_values is not None
+            ]
+        )
         lengths = [sample.answer_length for sample in samples]
         if None not in lengths:
             batch["answer_length"] = torch.tensor(lengths)
         return batch
+
+    def mark(self, input_ids: Tensor) -> dict[str, Tensor]:
+        """Which tokens are a picture's, for a model whose attention sees all of them at once."""
+        marks = self.language.picture_marks
+        return {TOKEN_TYPES: torch.isin(input_ids, torch.tensor(marks)).long()} if marks else {}
 
     def _pad(self, rows: Sequence[Tensor]) -> dict[str, Tensor]:
         width = max(map(len, rows))

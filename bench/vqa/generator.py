@@ -12,7 +12,7 @@ from bench.data import vocabulary
 from bench.generation.job import Shape
 from bench.generation.language import CharacterLanguage
 from bench.generation.local_model import guarded, load_language, load_model
-from bench.generation.reader import Reader
+from bench.generation.reader import Picture, Reader
 from bench.textgen.workload import make_config as make_text_config
 from bench.vqa.questions import WORDS
 from diagnose.measure.evaluation.directory import read_config
@@ -30,36 +30,42 @@ class TiledPictures:
 
     def __init__(self, processor: Any, tokens_per_tile: int, max_crops: int) -> None:
         self._processor = processor
-        self.tokens_per_tile = tokens_per_tile
+        self._tokens_per_tile = tokens_per_tile
         self._max_crops = max_crops
 
-    def tile(self, image: Path, max_crops: int | None) -> Tensor:
-        from PIL import Image
+    def tile(self, image: Path, max_crops: int | None) -> Picture:
+        return self._cut(read_picture(image), max_crops)
 
-        try:
-            with Image.open(image) as opened:
-                picture = opened.convert("RGB")
-        # A damaged file fails in any of these ways, depending on where the damage is.
-        except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
-            raise WorkloadError(f"picture {image.name} cannot be read: {error}") from error
-        return self._cut(picture, max_crops)
+    def make(self, max_crops: int | None, generator: torch.Generator) -> Picture:
+        return self._cut(make_picture(generator), max_crops)
 
-    def make_tiles(self, max_crops: int | None, generator: torch.Generator) -> Tensor:
-        from PIL import Image
-
-        pixels = torch.randint(256, (*PHOTOGRAPH, 3), generator=generator, dtype=torch.uint8)
-        return self._cut(Image.fromarray(pixels.numpy()), max_crops)
-
-    def _cut(self, picture: Any, max_crops: int | None) -> Tensor:
+    def _cut(self, picture: Any, max_crops: int | None) -> Picture:
         most = self._max_crops if max_crops is None else max_crops
         cut = self._processor(picture, crop_to_patches=True, max_patches=most, return_tensors="pt")
         tiles: Tensor = cut["pixel_values"]
-        return tiles
+        return Picture(tiles, ((len(tiles), self._tokens_per_tile),))
+
+
+def read_picture(image: Path) -> Any:
+    from PIL import Image
+
+    try:
+        with Image.open(image) as opened:
+            return opened.convert("RGB")
+    # A damaged file fails in any of these ways, depending on where the damage is.
+    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
+        raise WorkloadError(f"picture {image.name} cannot be read: {error}") from error
+
+
+def make_picture(generator: torch.Generator) -> Any:
+    from PIL import Image
+
+    pixels = torch.randint(256, (*PHOTOGRAPH, 3), generator=generator, dtype=torch.uint8)
+    return Image.fromarray(pixels.numpy())
 
 
 def build_model(shape: Shape, directory: Path | None, dtype: torch.dtype) -> nn.Module:
     if directory is not None:
-        _read_internvl(directory)
         return load_model(directory, "AutoModelForImageTextToText", dtype)
     # Imported here: transformers takes seconds to import, and most commands never build a model.
     from transformers import InternVLConfig, InternVLForConditionalGeneration, InternVLVisionConfig
@@ -98,7 +104,7 @@ def open_reader(shape: Shape, directory: Path | None) -> Reader:
         pictures = TiledPictures(processor, count_tokens(shape), shape["max_crops"])
         language = CharacterLanguage(shape["vocab"] - len(WORDS), WORDS)
         return Reader(language, pictures, ends_like_reference=True)
-    config = _read_internvl(directory)
+    config = read_config(directory)
     processor = guarded(
         directory,
         lambda: GotOcr2ImageProcessorPil.from_pretrained(directory, local_files_only=True),
@@ -106,13 +112,3 @@ def open_reader(shape: Shape, directory: Path | None) -> Reader:
     pictures = TiledPictures(processor, config["image_seq_length"], shape["max_crops"])
     positions = config.get("text_config", {}).get("max_position_embeddings")
     return Reader(load_language(directory), pictures, positions)
-
-
-def _read_internvl(directory: Path) -> dict[str, Any]:
-    config = read_config(directory)
-    if config["model_type"] != MODEL_TYPE:
-        raise WorkloadError(
-            f"the model in {directory} is a {config['model_type']}; workload vqa takes "
-            f"{MODEL_TYPE} models, textgen those that only read text"
-        )
-    return config

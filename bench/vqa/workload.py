@@ -1,4 +1,7 @@
-"""What does it cost to ask about pictures? InternVL on photographs of several formats."""
+"""What does it cost to ask about pictures? InternVL on photographs of several formats.
+
+With a directory, whatever vision model it holds: molmo_workload.py has a Molmo2 of its own.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +12,12 @@ from bench.generation.job import (
     Family,
     make_workload,
 )
-from bench.vqa.generator import build_model, open_reader
+from bench.vqa import generator
+from bench.vqa.models import Eyes
 from bench.vqa.questions import WORDS, open_questions
 from diagnose.workload import Size
 
+EYES = Eyes(generator.MODEL_TYPE)
 VOCABULARY = vocabulary.COMMON_SIZE + len(WORDS)
 
 
@@ -62,8 +67,8 @@ FAMILY = Family(
     name="vqa",
     description="hand-written questions on four photographs of installed packages in five formats",
     sizes=SIZES,
-    build_model=build_model,
-    open_reader=open_reader,
+    build_model=EYES.build_model,
+    open_reader=EYES.open_reader,
     open_questions=open_questions,
 )
 

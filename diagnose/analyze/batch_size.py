@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from diagnose.analyze import derive
 from diagnose.analyze.units import percent
 from diagnose.records.batch_size import (
+    AS_IT_IS,
     BatchSizeRecord,
     Configuration,
     MemoryLine,
@@ -24,8 +25,6 @@ from diagnose.records.stats import FEWEST_FOR_INTERVAL, Interval, log_ratio_inte
 
 # Less than this of the best throughput is worth another batch size.
 KEEP_SHARE = 0.95
-# The key of the only configuration of a job that has no max_crops.
-AS_IT_IS = "as it is"
 # Only these refuse a batch for its memory: whatever fails or hangs may do so for another reason.
 BY_MEMORY: tuple[ProbeStatus, ...] = ("out of memory", "over the limit", "spills")
 

@@ -224,6 +224,22 @@ def credible_share(record: RunRecord, measurement: Measurement) -> Reading:
     )
 
 
+def moving_share(record: RunRecord, measurement: Measurement) -> Interval | None:
+    """Of a step, what moving its operands would take at the measured rate of this memory.
+
+    At most: operands that a cache still holds are not moved.
+    """
+    measured = ceilings(record, "memory")
+    best = rate(measured[0], measured[0].bytes_per_step) if measured else None
+    own = rate(measurement, measurement.bytes_per_step)
+    if best is None or own is None or not best.center:
+        return None
+    share = own.center / best.center
+    if own.ends is None or best.ends is None:
+        return Interval(share, None, None)
+    return Interval(share, own.ends[0] / best.ends[1], own.ends[1] / best.ends[0])
+
+
 def percentile(timing: Timing, share: float) -> Reading:
     """A bound in seconds that holds for this share of the steps with 99 % confidence."""
     steps = timing.step_seconds

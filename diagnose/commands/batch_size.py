@@ -24,19 +24,22 @@ from diagnose.records.exit_codes import COULD_NOT_MEASURE, FINE
 
 MANUAL = """examples:
   python -m diagnose batch-size --workload my_job.py --sweep 1 2 4 8 16
-  torchrun --nproc-per-node=8 -m diagnose batch-size --workload vqa --max-crops-list 12 13"""
+  python -m diagnose batch-size --workload dgca --size ranks --memory-limit 1100 --ddp
+  torchrun --nproc-per-node=8 -m diagnose batch-size --workload molmo --max-crops-list 12 13"""
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     add_job_options(parser, "bert", "probe")
     add_crops_options(parser)
+    ddp = "search a second time in a replica of DDP, whose gradient buckets need memory"
+    parser.add_argument("--ddp", action="store_true", help=ddp)
     begin = "where to begin, or the only one to try (default: by memory and parameters)"
     add_number(parser, "--batch-size", begin)
     attempts = "probes of one search (default: as many as the exact answer takes)"
     add_number(parser, "--max-attempts", attempts)
     memory = "MB that the job may use, its own weights included (default: all that is free)"
     add_number(parser, "--memory-limit", memory)
-    answer = "longest answer of textgen and vqa: as long as in your evaluation (default: 16, as in "
+    answer = "longest answer of a job that writes, as in your evaluation (default: 16, as in "
     add_number(parser, "--max-new-tokens", f"{answer}profile-accuracy; evaluate has 256)")
     add = parser.add_argument
     add(
@@ -51,7 +54,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--torch-dtype",
         choices=DTYPES,
         default=DTYPES[0],
-        help="dtype of the weights of textgen and vqa (default: as saved)",
+        help="dtype of the weights of a job that writes (default: as saved)",
     )
 
 
@@ -94,6 +97,7 @@ def run(arguments: argparse.Namespace) -> int:
         start_from=arguments.start_from_max_crops,
         probe_seconds=arguments.timeout,
         memory_megabytes=arguments.memory_limit,
+        ddp=arguments.ddp,
     )
     with _ranks(arguments.timeout) as (place, agreement):
         ranks, sharing = (place.world_size, place.local_world_size) if place else (1, 1)

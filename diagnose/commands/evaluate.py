@@ -135,5 +135,6 @@ def _describe(result: EvaluationResult) -> str:
     ]
     return (
         f"{', '.join(shown)} of {result.answered} samples; {result.samples_per_second:.3g} "
-        f"samples/s at batch {result.batch_size_used}, {len(result.fallbacks)} fall-backs"
+        f"samples/s on {result.settings['device']} at batch {result.batch_size_used}, "
+        f"{len(result.fallbacks)} fall-backs"
     )

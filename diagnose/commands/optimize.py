@@ -32,7 +32,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         metavar="NAME",
         help=f"try only these; for dgca: {', '.join(EXPERIMENT_KEYS)}",
     )
-    samples = "in your whole evaluation, to predict its total time (textgen, vqa)"
+    samples = "in your whole evaluation, to predict its total time (textgen, vqa, molmo)"
     add_number(parser, "--samples", samples)
 
 
@@ -46,7 +46,7 @@ def run(arguments: argparse.Namespace) -> int:
         if arguments.samples is not None and not session.ready["evaluates"]:
             raise Refused(
                 f"workload {record.workload.name} evaluates nothing, so --samples has no use; "
-                "textgen and vqa do"
+                "textgen, vqa and molmo do"
             )
         parts = [record.workload.name, *label_parts(record.workload, arguments)]
         record = with_label(record, arguments.label, [*parts, *(arguments.only or [])])

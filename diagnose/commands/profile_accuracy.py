@@ -36,7 +36,7 @@ from diagnose.records.exit_codes import FINE
 from diagnose.render import store
 
 MANUAL = """\
-  python -m diagnose profile-accuracy --max-crops-list 12 13 --batch-size 64
+  python -m diagnose profile-accuracy --workload molmo --max-crops-list 12 13 --batch-size 64
   torchrun --nproc-per-node=8 -m diagnose profile-accuracy -m DIR -d FILE.jsonl \\
       --start-from-max-crops 12 --output vqa.json
 

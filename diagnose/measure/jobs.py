@@ -26,6 +26,7 @@ BUILT_IN: Mapping[str, str] = {
     "timeseries": "bench.timeseries.workload",
     "textgen": "bench.textgen.workload",
     "vqa": "bench.vqa.workload",
+    "molmo": "bench.vqa.molmo_workload",
 }
 
 
@@ -49,7 +50,7 @@ def load(name_or_path: str, model_directory: Path | None = None) -> Workload:
     if workload.from_directory is None:
         raise WorkloadError(
             f"workload {workload.name} builds its own model, so --model has no use; "
-            "textgen and vqa take one"
+            "textgen, vqa and molmo take one"
         )
     return workload.from_directory(model_directory)
 

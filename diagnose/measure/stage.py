@@ -11,6 +11,7 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from diagnose.measure.clock import Progress, measure
+from diagnose.measure.lines.traffic import Traffic
 from diagnose.measure.machine.device import Device
 from diagnose.measure.stages import Stage
 from diagnose.measure.stages.plan import Context, InvalidStage, Plan, SkipStage, Variant
@@ -103,8 +104,8 @@ def count_flops(step: Callable[[], object]) -> int:
     return int(counter.get_total_flops())
 
 
-def _prime(device: Device, variant: Variant) -> tuple[Reading, Reading]:
-    """FLOPs and peak memory of one step, apart from the timing: counting slows a step down.
+def _prime(device: Device, variant: Variant) -> tuple[Reading, Reading, Reading]:
+    """FLOPs, bytes and peak memory of one step, apart from the timing: counting slows it down.
 
     The second step counts, because the first creates the optimizer's state.
     """
@@ -113,20 +114,24 @@ def _prime(device: Device, variant: Variant) -> tuple[Reading, Reading]:
     gc.collect()
     device.synchronize()
     device.reset_peak()
+    nbytes = variant.bytes_per_step
     if variant.flops_per_step is not None:
         variant.step()
         flops = variant.flops_per_step
     else:
-        total = count_flops(variant.step)
+        with Traffic(device.torch.type) as traffic:
+            total = count_flops(variant.step)
         flops = Reading(float(total)) if total else Reading(None, "no counted operator ran")
+        if nbytes.value is None and traffic.nbytes:
+            nbytes = Reading(float(traffic.nbytes))
     device.synchronize()
     variant.after_slot()
-    return flops, device.peak_bytes()
+    return flops, nbytes, device.peak_bytes()
 
 
 def _record(
     plan: Plan,
-    primed: Sequence[tuple[Reading, Reading]],
+    primed: Sequence[tuple[Reading, Reading, Reading]],
     timings: Sequence[Timing],
     device: Device,
 ) -> tuple[Measurement, ...]:
@@ -139,9 +144,11 @@ def _record(
             timing=timing,
             samples_per_step=variant.samples_per_step,
             flops_per_step=flops,
-            bytes_per_step=variant.bytes_per_step,
+            bytes_per_step=nbytes,
             peak_bytes=peak,
             gpus_reason=reason,
         )
-        for variant, (flops, peak), timing in zip(plan.variants, primed, timings, strict=True)
+        for variant, (flops, nbytes, peak), timing in zip(
+            plan.variants, primed, timings, strict=True
+        )
     )

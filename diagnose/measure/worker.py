@@ -138,23 +138,29 @@ def _probe_batch(
     available: dict[str, Any],
     mixed: bool,
     enough_seconds: float,
+    ddp: bool,
 ) -> object:
     probe, clean = probe_batch(
         sized(work.context, batch, max_crops),
         from_dict(Reading, available, "available"),
         mixed=mixed,
         enough_seconds=enough_seconds,
+        ddp=ddp,
     )
     return {"probe": to_dict(probe), "clean": clean}
 
 
 def _sweep_batches(
-    work: Work, batches: list[int], max_crops: int | None, mixed: bool, limit_seconds: float
+    work: Work,
+    batches: list[int],
+    max_crops: int | None,
+    mixed: bool,
+    limit_seconds: float,
+    ddp: bool,
 ) -> object:
     jobs = [sized(work.context, batch, max_crops) for batch in batches]
-    return to_dict(
-        measure_sweep(jobs, limit_seconds, work.energy_period_seconds, work.progress, mixed=mixed)
-    )
+    period = work.energy_period_seconds
+    return to_dict(measure_sweep(jobs, limit_seconds, period, work.progress, mixed=mixed, ddp=ddp))
 
 
 def _time_loader(work: Work, max_crops: int | None, limit_seconds: float) -> object:

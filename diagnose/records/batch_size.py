@@ -21,6 +21,9 @@ BY_MAX_CROPS: Sequence[tuple[float, float]] = (
     (float("inf"), 0.4),
 )
 
+# The keys of a job that has no max_crops: by itself, and in a replica of DDP with its buckets.
+AS_IT_IS, UNDER_DDP = "as it is", "under DDP"
+
 ProbeStatus = Literal[
     "fits",
     "out of memory",

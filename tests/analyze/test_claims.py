@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
-from diagnose.analyze.claims import table
+from diagnose.analyze.claims import steps, table
 from diagnose.analyze.claims.table import ALL, CLAIMS, MORE, SAME
 from diagnose.analyze.claims.verdict import Claim, Result, Source, judge_claims
+from diagnose.records.batch_size import AS_IT_IS, UNDER_DDP
 from diagnose.records.experiments import Comparison, LaunchMap, OptimizeRecord
 from diagnose.records.ranks import ScalingRecord
 from tests.support.records.batch_size import batch_size_record, configuration, probe, sweep
@@ -25,7 +26,7 @@ from tests.support.records.experiments import (
     wrong,
 )
 from tests.support.records.parts import machine, measurement, stage
-from tests.support.records.run import run_record
+from tests.support.records.run import pair, run_record
 from tests.support.records.scaling import Losses, scaling_record
 from tests.support.records.series import rung
 
@@ -72,6 +73,14 @@ def cropped(claim: Claim, value: float) -> Any:
     return batch_size_record(of(4, 20), of(int(claim.of[0]), round(20 * value)))
 
 
+def replicated(value: float) -> Any:
+    def of(key: str, largest: int) -> Any:
+        probes = tuple(probe(each, limit=largest) for each in (largest, largest + 1))
+        return configuration(key=key, probes=probes)
+
+    return batch_size_record(of(AS_IT_IS, 20), of(UNDER_DDP, round(20 * value)))
+
+
 def probed(count: float) -> Any:
     batches = [20, 21, *range(1, 20)][: round(count)]
     return batch_size_record(configuration(probes=tuple(probe(each, limit=20) for each in batches)))
@@ -88,6 +97,10 @@ def staged(claim: Claim, value: float) -> Any:
     record = run_record()
     kept = [each for each in record.stages if each.key != key]
     return replace(record, stages=(*kept, stage(key, *sides)))
+
+
+def moved(claim: Claim, value: float) -> Any:
+    return run_record(pair("full_model", 0.34, 0.3395, 396, nbytes=value * 0.9e12 * 0.34))
 
 
 # What makes a record whose number is the given one, by reader.
@@ -122,17 +135,19 @@ MAKERS: dict[Callable[..., Any], Make] = {
     table.loop_share: lambda claim, value: mapped(launches=round(6 * BATCH / value)),
     table.loop_passes: lambda claim, value: mapped(trips=round(value * BATCH)),
     table.pass_launches: lambda claim, value: mapped(forward=round(value * 6 * BATCH)),
-    table.ranks_gain: lambda claim, value: scaling_record(
+    steps.ranks_gain: lambda claim, value: scaling_record(
         Losses(communication=0.26 / value - 0.13), gpus=2
     ),
-    table.communication_share: lambda claim, value: scaling_record(
+    steps.communication_share: lambda claim, value: scaling_record(
         Losses(compute=0.1 * (1 - value), communication=0.1 * value, input=0.0), gpus=2
     ),
-    table.all_reduce_rate: lambda claim, value: scaling_record(link=(0.0, value / 2), gpus=2),
-    table.stage: staged,
+    steps.all_reduce_rate: lambda claim, value: scaling_record(link=(0.0, value / 2), gpus=2),
+    steps.stage: staged,
+    steps.moving_share: moved,
     table.batch_gain: gained,
     table.doubled_memory: lambda claim, value: grown(value),
     table.crops_ratio: cropped,
+    table.ddp_ratio: lambda claim, value: replicated(value),
     table.most_probes: lambda claim, value: probed(value),
     table.knee_of_largest: lambda claim, value: batch_size_record(
         configuration(sweep=sweep({1: 0.01, 25: 0.011} if value == 1 else {1: 0.01, 25: 0.25}))

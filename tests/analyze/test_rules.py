@@ -54,6 +54,12 @@ def computing(share: float, noise: float = 0.002, slots: int = 10) -> RunRecord:
     return with_timing(record, "full_model", timing(0.34, noise=noise, slots=slots))
 
 
+def moving(share: float, noise: float = 0.002) -> RunRecord:
+    """A step whose operands take so large a share of it at the measured rate of memory."""
+    record = run_record(pair("full_model", 0.34, 0.3395, 396, nbytes=share * 0.9e12 * 0.34))
+    return with_timing(record, "full_model", timing(0.34, noise=noise))
+
+
 def unknown_data() -> RunRecord:
     workload = replace(run_record().workload, data=None, data_reason="the file was not given")
     return replace(run_record(), workload=workload)
@@ -66,70 +72,79 @@ def stored(workers: int, other: float = 12.0) -> RunRecord:
     )
 
 
-@pytest.mark.parametrize(
-    ("kind", "record", "verdict", "words"),
-    [
-        ("input_bound", slowed_input(), "cause", "90.0"),  # the loader alone, at its best
-        ("input_bound", fed(0.3353, 0.002), "excluded", "resident batches"),
-        ("input_bound", fed(0.3420, 0.002), "excluded", ""),  # 2 %: there, but not worth a change
-        ("input_bound", fed(0.3800, 0.002), "cause", ""),
-        ("input_bound", fed(0.3700, 0.200), "cannot tell", ""),
-        ("input_bound", fed(0.3353, 0.200), "cannot tell", ""),
-        (
-            "input_bound",
-            with_timing(run_record(), "real_data", timing(0.9, slots=4)),
-            "cannot tell",
-            "no interval",
-        ),
-        ("loader_workers", slowed_input(), "cause", ""),
-        ("around_backbone", slow_full_model(), "cause", "full model minus backbone"),
-        ("low_compute", slow_full_model(), "cause", "17."),
-        ("power", slow_full_model(), "cause", "44 % of the power limit"),
-        ("power", powered(400), "excluded", "training 402 W"),
-        ("power", powered(270), "flag", ""),
-        ("power", powered(150), "cause", "99 % utilization"),
-        ("power", powered(150, 0.40), "cause", "40 % utilization"),
-        (
-            "power",
-            use_gpu(run_record(), "full_model", watts=Reading(None, "no permission")),
-            "cannot tell",
-            "no permission",
-        ),
-        ("no_fast_half", slow_half(), "cause", "mixed precision minus full precision: 264"),
-        ("no_fast_half", run_record(ceilings_stage(half=10e12)), "cause", "9.99 TFLOP/s"),
-        ("padding", run_record(padding_share=0.30), "excluded", "30 %"),
-        ("padding", run_record(padding_share=0.31), "cause", "31 %"),
-        ("padding", unknown_data(), "cannot tell", "the file was not given"),
-        ("storage", stored(4), "cause", "mmap: "),
-        ("loader_workers", stored(4), "excluded", ""),
-        ("low_compute", computing(0.29), "cause", "empty operation costs 4.0"),
-        ("low_compute", computing(0.29, noise=0.2), "cannot tell", ""),  # may be above as well
-        ("low_compute", computing(0.31, noise=0.2), "cannot tell", ""),
-        ("low_compute", computing(0.31), "flag", ""),
-        ("low_compute", computing(0.61), "excluded", ""),
-        (
-            "low_compute",
-            computing(0.61, noise=0.2),
-            "flag",
-            "",
-        ),  # no cause, but not surely innocent
-        ("low_compute", computing(0.10, slots=4), "cannot tell", ""),  # no interval at all
-        ("low_compute", computing(0.90, slots=4), "cannot tell", ""),
-        (
-            "low_compute",
-            # A noisy ceiling widens the share too.
-            with_timing(computing(0.29), "ceilings", timing(1e12 / 40e12, noise=0.2)),
-            "cannot tell",
-            "",
-        ),
-        (
-            "backward_and_optimizer",
-            run_record(pair("training", 0.9, 0.1116, 402)),
-            "cause",
-            "neither loss nor dropout",  # the forward that is subtracted has no loss either
-        ),
-    ],
-)
+JUDGED: list[tuple[str, RunRecord, str, str]] = [
+    ("input_bound", slowed_input(), "cause", "90.0"),  # the loader alone, at its best
+    ("input_bound", fed(0.3353, 0.002), "excluded", "resident batches"),
+    ("input_bound", fed(0.3420, 0.002), "excluded", ""),  # 2 %: there, but not worth a change
+    ("input_bound", fed(0.3800, 0.002), "cause", ""),
+    ("input_bound", fed(0.3700, 0.200), "cannot tell", ""),
+    ("input_bound", fed(0.3353, 0.200), "cannot tell", ""),
+    (
+        "input_bound",
+        with_timing(run_record(), "real_data", timing(0.9, slots=4)),
+        "cannot tell",
+        "no interval",
+    ),
+    ("loader_workers", slowed_input(), "cause", ""),
+    ("around_backbone", slow_full_model(), "cause", "full model minus backbone"),
+    ("low_compute", slow_full_model(), "cause", "17."),
+    ("power", slow_full_model(), "cause", "44 % of the power limit"),
+    ("power", powered(400), "excluded", "training 402 W"),
+    ("power", powered(270), "flag", ""),
+    ("power", powered(150), "cause", "99 % utilization"),
+    ("power", powered(150, 0.40), "cause", "40 % utilization"),
+    (
+        "power",
+        use_gpu(run_record(), "full_model", watts=Reading(None, "no permission")),
+        "cannot tell",
+        "no permission",
+    ),
+    ("no_fast_half", slow_half(), "cause", "mixed precision minus full precision: 264"),
+    ("no_fast_half", run_record(ceilings_stage(half=10e12)), "cause", "9.99 TFLOP/s"),
+    ("padding", run_record(padding_share=0.30), "excluded", "30 %"),
+    ("padding", run_record(padding_share=0.31), "cause", "31 %"),
+    ("padding", unknown_data(), "cannot tell", "the file was not given"),
+    ("storage", stored(4), "cause", "mmap: "),
+    ("loader_workers", stored(4), "excluded", ""),
+    ("low_compute", computing(0.29), "cause", "empty operation costs 4.0"),
+    ("low_compute", computing(0.29, noise=0.2), "cannot tell", ""),  # may be above as well
+    ("low_compute", computing(0.31, noise=0.2), "cannot tell", ""),
+    ("low_compute", computing(0.31), "flag", ""),
+    ("low_compute", computing(0.61), "excluded", ""),
+    (
+        "low_compute",
+        computing(0.61, noise=0.2),
+        "flag",
+        "",
+    ),  # no cause, but not surely innocent
+    ("low_compute", computing(0.10, slots=4), "cannot tell", ""),  # no interval at all
+    ("low_compute", computing(0.90, slots=4), "cannot tell", ""),
+    (
+        "low_compute",
+        # A noisy ceiling widens the share too.
+        with_timing(computing(0.29), "ceilings", timing(1e12 / 40e12, noise=0.2)),
+        "cannot tell",
+        "",
+    ),
+    ("memory_bound", moving(0.4), "excluded", "less what caches save"),
+    ("memory_bound", moving(0.8), "flag", "would take 79.9"),
+    ("memory_bound", moving(0.5, noise=0.2), "cannot tell", ""),
+    (
+        "backward_and_optimizer",
+        run_record(pair("training", 0.9, 0.1116, 402)),
+        "cause",
+        "neither loss nor dropout",  # the forward that is subtracted has no loss either
+    ),
+]
+
+
+def test_every_suspect_can_be_accused_and_excluded() -> None:
+    accused = {kind for kind, _, verdict, _ in JUDGED if verdict in ("cause", "flag")}
+    assert accused == {each.kind for each in SUSPECTS}
+    # A healthy run excludes all of them: see above.
+
+
+@pytest.mark.parametrize(("kind", "record", "verdict", "words"), JUDGED)
 def test_each_suspect_is_judged_by_its_interval(
     kind: str, record: RunRecord, verdict: str, words: str
 ) -> None:

@@ -8,13 +8,14 @@ from pathlib import Path
 
 import pytest
 
+from bench.two_hosts import find_obstacle
 from diagnose.analyze.link.verdict import judge
 from diagnose.analyze.scaling.findings import judge_scaling
 from diagnose.analyze.scaling.options import judge_options
 from diagnose.records.ranks import BandwidthRecord, ScalingRecord
 from diagnose.render import store
 from tests.support.cli import ROOT
-from tests.support.two_hosts import find_obstacle, two_hosts
+from tests.support.two_hosts import two_hosts
 
 OBSTACLE = find_obstacle()
 pytestmark = pytest.mark.skipif(bool(OBSTACLE), reason=OBSTACLE)

@@ -95,6 +95,13 @@ COMMANDS: dict[str, Small] = {
         "python -m bench.timeseries.train --csv air.csv --target pm25 --grid --epochs 1 "
         "--device cpu"
     ),
+    "python -m diagnose batch-size --workload molmo --max-crops-list 1 4 8 12 13 "
+    "--memory-limit 640": Small(
+        "python -m diagnose batch-size --workload molmo --max-crops-list 1 4 8 12 13 "
+        f"--start-from-max-crops 12 --memory-limit 640 --batch-size 1 --no-auto-adjust-batch-size "
+        f"{TINY} --sweep 1 --label crops",
+        leaves="reports/crops/report.md",
+    ),
     "python diagnose/evaluate.py -m checkpoint -d questions.jsonl -b 8 -o evaluation": Small(
         "python diagnose/evaluate.py -m checkpoint -d questions.jsonl -b 8 -o evaluation "
         "--device cpu --max-tokens 4",

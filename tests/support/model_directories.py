@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 import math
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from bench.textgen.workload import FAMILY as TEXTGEN
+from bench.vqa import molmo
+from bench.vqa.molmo_workload import FAMILY as MOLMO
 from bench.vqa.questions import WORDS
 from bench.vqa.workload import FAMILY as VQA
 
@@ -29,6 +32,24 @@ def write_text_model(directory: Path, *, chat: bool = False) -> Path:
     tokenizer = make_tokenizer(chat=chat)
     shape = {**TEXTGEN.sizes["tiny"].shape, "vocab": len(tokenizer)}
     _save(TEXTGEN, shape, tokenizer, directory)
+    return directory
+
+
+def write_molmo_model(directory: Path) -> Path:
+    """With everything but remote code, as the published checkpoints."""
+    tokenizer = make_tokenizer(marks=molmo.MARKS)
+    shape = {**MOLMO.sizes["tiny"].shape, "vocab": len(tokenizer) + len(WORDS)}
+    marks = tokenizer.convert_tokens_to_ids(list(molmo.MARKS))
+    named = ("image_start_token_id", "image_end_token_id", "image_patch_id", "")
+    ids = {name: mark for name, mark in zip(named, marks, strict=False) if name}
+    _save(MOLMO, shape, tokenizer, directory, **ids)
+    side = {"height": shape["image"], "width": shape["image"]}
+    molmo.processor_class()(
+        size=side, patch_size=shape["patch"], overlap_margins=[shape["margin"]] * 2
+    ).save_pretrained(directory)
+    path = directory / "processor_config.json"
+    known = json.loads(path.read_text()) if path.exists() else {}
+    path.write_text(json.dumps({**known, "use_single_crop_col_tokens": False}))
     return directory
 
 
@@ -72,7 +93,7 @@ def _save(
     tokenizer.save_pretrained(directory)
 
 
-def make_tokenizer(*, chat: bool = False) -> Any:
+def make_tokenizer(*, chat: bool = False, marks: Sequence[str] = ()) -> Any:
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
     from transformers import PreTrainedTokenizerFast
 
@@ -80,12 +101,14 @@ def make_tokenizer(*, chat: bool = False) -> Any:
     made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     made.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
-        vocab_size=320, special_tokens=MARKS, initial_alphabet=pre_tokenizers.ByteLevel.alphabet()
+        vocab_size=320,
+        special_tokens=[*MARKS, *marks],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
     )
     made.train_from_iterator([TEXT], trainer)
     tokenizer = PreTrainedTokenizerFast(
         tokenizer_object=made, pad_token="<pad>", unk_token="<unk>", eos_token="</s>",
-        additional_special_tokens=["<IMG_CONTEXT>"],
+        additional_special_tokens=["<IMG_CONTEXT>", *marks],
     )  # fmt: skip
     if chat:
         tokenizer.chat_template = CHAT

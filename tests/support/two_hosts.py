@@ -1,29 +1,16 @@
-"""How does one machine become two hosts? Network namespaces joined by a link of a chosen rate."""
+"""How does a script of ours run on two hosts?"""
 
 from __future__ import annotations
 
-import os
 import subprocess
-import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 
+from bench import two_hosts as namespaces
 from tests.support.cli import ROOT, environment
 
-PORT = 29511
-# Far below the smallest size that is judged, or it would run above the rate.
-BURST = "128kb"
-LATENCY = "200ms"
 LIMIT_SECONDS = 600
-
-
-@dataclass(frozen=True)
-class Host:
-    namespace: str
-    interface: str
-    address: str
 
 
 @dataclass(frozen=True)
@@ -41,11 +28,10 @@ class Ended:
 
 @dataclass(frozen=True)
 class Link:
-    hosts: tuple[Host, Host]
+    own: namespaces.Link
 
-    def start(self, script: str, words: Sequence[str]) -> list[subprocess.Popen[str]]:
-        """One torchrun of one rank on each host, as two people would type it."""
-        return [self._start(rank, host, script, words) for rank, host in enumerate(self.hosts)]
+    def start(self, script: str, words: list[str]) -> list[subprocess.Popen[str]]:
+        return self.own.start([str(ROOT / "diagnose" / script), *words], environment({}))
 
     def run(self, script: str, *words: object) -> list[Ended]:
         started = self.start(script, [str(each) for each in words])
@@ -60,84 +46,10 @@ class Link:
                 each.kill()
 
     def cut(self) -> None:
-        """Pull the cable."""
-        host = self.hosts[1]
-        _ip("-n", host.namespace, "link", "set", host.interface, "down")
-
-    def _start(
-        self, rank: int, host: Host, script: str, words: Sequence[str]
-    ) -> subprocess.Popen[str]:
-        torchrun = [
-            sys.executable, "-m", "torch.distributed.run", "--nnodes=2", "--nproc-per-node=1",
-            "--rdzv-backend=c10d", f"--local-addr={host.address}",
-            f"--rdzv-endpoint={self.hosts[0].address}:{PORT}",
-            # By itself torch finds the host by its name, and both hosts share ours.
-            f"--rdzv-conf=is_host={int(rank == 0)}",
-        ]  # fmt: skip
-        return subprocess.Popen(
-            [
-                "ip",
-                "netns",
-                "exec",
-                host.namespace,
-                *torchrun,
-                str(ROOT / "diagnose" / script),
-                *words,
-            ],
-            env=environment({"GLOO_SOCKET_IFNAME": host.interface}),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+        self.own.cut()
 
 
 @contextmanager
 def two_hosts(rate: str) -> Iterator[Link]:
-    """Two hosts with a link of this rate ("200mbit") in both directions."""
-    mark = f"{os.getpid() % 10000}"
-    hosts = (
-        Host(f"diag{mark}a", f"da{mark}", "10.77.0.1"),
-        Host(f"diag{mark}b", f"db{mark}", "10.77.0.2"),
-    )
-    try:
-        for host in hosts:
-            _ip("netns", "add", host.namespace)
-        first, second = hosts
-        _ip(
-            "link", "add", first.interface, "netns", first.namespace, "type", "veth",
-            "peer", "name", second.interface, "netns", second.namespace,
-        )  # fmt: skip
-        for host in hosts:
-            _ip("-n", host.namespace, "addr", "add", f"{host.address}/24", "dev", host.interface)
-            _ip("-n", host.namespace, "link", "set", "lo", "up")
-            _ip("-n", host.namespace, "link", "set", host.interface, "up")
-            shape = ["root", "tbf", "rate", rate, "burst", BURST, "latency", LATENCY]
-            _run("tc", "-n", host.namespace, "qdisc", "add", "dev", host.interface, *shape)
-        yield Link(hosts)
-    finally:
-        for host in hosts:
-            subprocess.run(["ip", "netns", "del", host.namespace], capture_output=True, check=False)
-
-
-def find_obstacle() -> str:
-    """Why this machine cannot be two hosts, or nothing."""
-    if sys.platform != "linux" or not Path("/proc/net").exists():
-        return "network namespaces exist on Linux only"
-    if os.geteuid() != 0:
-        return "making network namespaces needs root"
-    try:
-        with two_hosts("1gbit"):
-            return ""
-    except FileNotFoundError as error:
-        return f"{error.filename} is not installed (Debian: iproute2)"
-    except subprocess.CalledProcessError as error:
-        return f"network namespaces are not allowed here: {error.stderr.strip()[:200]}"
-
-
-def _ip(*words: str) -> None:
-    _run("ip", *words)
-
-
-def _run(*words: str) -> None:
-    subprocess.run(words, capture_output=True, text=True, check=True)
+    with namespaces.two_hosts(rate) as own:
+        yield Link(own)

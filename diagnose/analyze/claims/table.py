@@ -10,6 +10,14 @@ import math
 from collections.abc import Callable, Mapping
 
 from diagnose.analyze import derive
+from diagnose.analyze.claims.steps import (
+    all_reduce_rate,
+    communication_share,
+    moving_share,
+    point,
+    ranks_gain,
+    stage,
+)
 from diagnose.analyze.claims.verdict import Claim, Evidence, Found, NotMeasured, Range, Source
 from diagnose.analyze.claims.verdict import about as _about
 from diagnose.analyze.claims.verdict import on_any_device as _any
@@ -17,15 +25,14 @@ from diagnose.analyze.claims.verdict import on_gpu as _gpu
 from diagnose.analyze.optimize.effects import find
 from diagnose.analyze.optimize.experiment import Outcome, judge_family, time_ratio
 from diagnose.analyze.optimize.launches import most_repeated, share
-from diagnose.analyze.scaling.ledger import Ledger, build_ledger, curve_points, find_obstacle
-from diagnose.analyze.units import PERCENT, PLAIN, Unit, scale
+from diagnose.analyze.units import PERCENT, PLAIN, scale
 from diagnose.analyze.verdicts import MATTERS
-from diagnose.records.batch_size import BatchSizeRecord
+from diagnose.records.batch_size import AS_IT_IS, UNDER_DDP, BatchSizeRecord
 from diagnose.records.experiments import LaunchLine, LaunchMap, OptimizeRecord
 from diagnose.records.header import Reading, Setting
 from diagnose.records.ranks import ScalingRecord
 from diagnose.records.run import Measurement, RunRecord
-from diagnose.records.stats import SMALLEST_MARGIN, Interval, log_ratio_interval
+from diagnose.records.stats import SMALLEST_MARGIN, Interval
 
 LESS: Range = (0.0, 1 - SMALLEST_MARGIN)
 MORE: Range = (1 + SMALLEST_MARGIN, math.inf)
@@ -36,7 +43,6 @@ ALL: Range = (1.0, 1.0)
 STEP = "training step"
 # Facts of both sides of an experiment.
 ALL_REDUCES, HELD = "all_reduces_{}", "held_bytes_{}"
-RATE = Unit(suffix="B/s", prefixed=True)
 # DDP's own limit of a bucket.
 DEFAULT_BUCKET_BYTES = 25 * 2**20
 
@@ -89,7 +95,7 @@ def equality(evidence: Evidence, key: str) -> Found:
     right = [checks for checks in proofs if all(each.equal for each in checks)]
     differing = max(each.differing_samples or 0 for checks in proofs for each in checks)
     remark = f"equal in {len(right)} of {len(proofs)} cases, up to {differing} samples differ"
-    return Found(_point(len(right) / len(proofs)), remark, PERCENT)
+    return Found(point(len(right) / len(proofs)), remark, PERCENT)
 
 
 def peak(evidence: Evidence, key: str, scope: str | None = None) -> Found:
@@ -109,14 +115,14 @@ def _side_ratio(outcome: Outcome, read: Callable[[Measurement], Reading]) -> Fou
     before, after = read(comparison.before), read(comparison.after)
     if not before.value or after.value is None:
         raise NotMeasured(before.reason or after.reason or "the reading before is 0")
-    return Found(_point(after.value / before.value))
+    return Found(point(after.value / before.value))
 
 
 def counted(evidence: Evidence, key: str, name: str = ALL_REDUCES, form: str = "after") -> Found:
     """A fact that was counted on both sides: before over after."""
     facts = _tried(evidence, key, form=form).comparison.facts
     before, after = (_number(facts, name.format(side)) for side in ("before", "after"))
-    return Found(_point(before / after), f"{before:,.0f} → {after:,.0f}")
+    return Found(point(before / after), f"{before:,.0f} → {after:,.0f}")
 
 
 def tensors_saved(evidence: Evidence, key: str) -> Found:
@@ -124,7 +130,7 @@ def tensors_saved(evidence: Evidence, key: str) -> Found:
     facts = _tried(evidence, key).comparison.facts
     before, after = (_number(facts, f"{side}_peak_bytes") for side in ("before", "after"))
     saved = (before - after) / _number(facts, "vocabulary_tensor_bytes")
-    return Found(_point(saved), f"{before - after:,.0f} bytes of {before:,.0f}", PLAIN)
+    return Found(point(saved), f"{before - after:,.0f} bytes of {before:,.0f}", PLAIN)
 
 
 def full_precision_share(evidence: Evidence) -> Found:
@@ -133,7 +139,7 @@ def full_precision_share(evidence: Evidence) -> Found:
     value = facts.get("fp32_time_share")
     if not isinstance(value, float):
         raise NotMeasured("fp32_time_share was not recorded")
-    return Found(_point(value), str(facts.get("fp32_operators", "")), PERCENT)
+    return Found(point(value), str(facts.get("fp32_operators", "")), PERCENT)
 
 
 def fewer_buckets(evidence: Evidence) -> Found:
@@ -147,63 +153,27 @@ def runs(evidence: Evidence, key: str) -> Found:
     """1 if it runs, 0 if it fails."""
     outcome = _tried(evidence, key)
     if outcome.comparison.status == "failed":
-        return Found(_point(0), outcome.reason, PLAIN)
+        return Found(point(0), outcome.reason, PLAIN)
     if outcome.timed is None:
         raise NotMeasured(f"{key}: {outcome.reason}")
-    return Found(_point(1), unit=PLAIN)
+    return Found(point(1), unit=PLAIN)
 
 
 def loop_share(evidence: Evidence) -> Found:
     """Launches of the line that repeats most, over all launches of the step."""
     where, line = _loop(evidence)
-    return Found(_point(share(line, where)), unit=PERCENT)
+    return Found(point(share(line, where)), unit=PERCENT)
 
 
 def loop_passes(evidence: Evidence) -> Found:
     """How often that line runs for one sample."""
     where, line = _loop(evidence)
-    return Found(_point(line.trips / _number(where.settings, "batch_size")), unit=PLAIN)
+    return Found(point(line.trips / _number(where.settings, "batch_size")), unit=PLAIN)
 
 
 def pass_launches(evidence: Evidence) -> Found:
     line = _loop(evidence)[1]
-    return Found(_point(line.forward / line.trips), "forward pass alone", PLAIN)
-
-
-def ranks_gain(evidence: Evidence) -> Found:
-    """Throughput of all ranks over that of one."""
-    ledger = _ledger(evidence)
-    return Found(scale(ledger.efficiency, ledger.ranks), f"{ledger.ranks} ranks")
-
-
-def communication_share(evidence: Evidence) -> Found:
-    """Exposed communication over everything that is lost, each at its worst end."""
-    ledger = _ledger(evidence)
-    own, whole = ledger.communication.cost.seconds, ledger.total.cost.seconds
-    if own.low is None or own.high is None or not whole.low or not whole.high or whole.low < 0:
-        raise NotMeasured("it is not proven that anything is lost")
-    part = Interval(own.center / whole.center, own.low / whole.high, own.high / whole.low)
-    return Found(part, unit=PERCENT)
-
-
-def all_reduce_rate(evidence: Evidence) -> Found:
-    """Of the largest all-reduce; every byte counts twice, as it did in the report."""
-    points = curve_points(evidence.record.curve)
-    if not points:
-        raise NotMeasured("no all-reduce was measured")
-    nbytes, seconds = points[-1]
-    return Found(_point(2 * nbytes / seconds), evidence.record.backend, RATE)
-
-
-def stage(evidence: Evidence, key: str) -> Found:
-    """The reference of a stage over its result, from the same blocks."""
-    result = derive.result(evidence.record, key)
-    reference = derive.reference(evidence.record, key)
-    if result is None or reference is None:
-        raise NotMeasured(f"the stage {key} was not measured")
-    before, after = (derive.step_values(each.timing) for each in (reference, result))
-    ratio = log_ratio_interval(before, after).map(math.exp)
-    return Found(ratio, f"batch {result.samples_per_step}")
+    return Found(point(line.forward / line.trips), "forward pass alone", PLAIN)
 
 
 def batch_gain(evidence: Evidence, batch: int) -> Found:
@@ -219,7 +189,7 @@ def doubled_memory(evidence: Evidence) -> Found:
     """The peak at batch 64 over that at 32, by the measured line of memory over batch."""
     for each in evidence.answers:
         if each.line is not None:
-            return Found(_point(each.line.predict_bytes(64) / each.line.predict_bytes(32)))
+            return Found(point(each.line.predict_bytes(64) / each.line.predict_bytes(32)))
     raise NotMeasured("memory is known for fewer than two batch sizes")
 
 
@@ -233,7 +203,16 @@ def crops_ratio(evidence: Evidence, many: int, few: int = 4) -> Found:
     more, less = exact.get(many), exact.get(few)
     if not more or not less:
         raise NotMeasured(f"max_crops {few} and {many} have no exact largest batch both")
-    return Found(_point(more / less), f"{less} → {more}")
+    return Found(point(more / less), f"{less} → {more}")
+
+
+def ddp_ratio(evidence: Evidence) -> Found:
+    """The largest batch under DDP over that of the same job without it."""
+    exact = {each.configuration.key: each.largest for each in evidence.answers if each.is_exact}
+    alone, under = exact.get(AS_IT_IS), exact.get(UNDER_DDP)
+    if not alone or not under:
+        raise NotMeasured("with and without DDP there is no exact largest batch both (--ddp)")
+    return Found(point(under / alone), f"{alone} → {under}")
 
 
 def most_probes(evidence: Evidence) -> Found:
@@ -241,7 +220,7 @@ def most_probes(evidence: Evidence) -> Found:
     counts = [len(each.configuration.probes) for each in evidence.answers if each.is_exact]
     if not counts:
         raise NotMeasured("no search ended with an exact answer")
-    return Found(_point(max(counts)), f"{len(counts)} exact searches", PLAIN)
+    return Found(point(max(counts)), f"{len(counts)} exact searches", PLAIN)
 
 
 def knee_of_largest(evidence: Evidence) -> Found:
@@ -249,7 +228,7 @@ def knee_of_largest(evidence: Evidence) -> Found:
     for each in evidence.answers:
         if each.knee and each.largest and (each.is_exact or each.knee < each.largest):
             remark = f"{each.largest} fit, {each.knee} is as fast"
-            return Found(_point(each.knee / each.largest), remark)
+            return Found(point(each.knee / each.largest), remark)
     raise NotMeasured("the largest that fits and the fastest are not both known")
 
 
@@ -259,13 +238,6 @@ def _loop(evidence: Evidence) -> tuple[LaunchMap, LaunchLine]:
         if line is not None:
             return each, line
     raise NotMeasured("no launch map of the original form shows a line that repeats")
-
-
-def _ledger(evidence: Evidence) -> Ledger:
-    ledger = build_ledger(evidence.record)
-    if ledger is None:
-        raise NotMeasured(find_obstacle(evidence.record))
-    return ledger
 
 
 def _tried(evidence: Evidence, key: str, scope: str | None = None, form: str = "after") -> Outcome:
@@ -280,11 +252,6 @@ def _judged(outcome: Outcome, value: Interval) -> Found:
     return Found(value, doubt=outcome.reason if outcome.verdict == "INCONCLUSIVE" and moved else "")
 
 
-def _point(value: float) -> Interval:
-    """Counted, or read once: nothing scatters."""
-    return Interval(value, value, value)
-
-
 def _number(facts: Mapping[str, Setting], name: str) -> float:
     value = facts.get(name)
     if not isinstance(value, int | float) or not value:
@@ -296,9 +263,11 @@ RUN = Source("diagnose run", RunRecord, ("bert", "dgca"))
 DGCA = Source("diagnose optimize --workload dgca", OptimizeRecord, ("dgca",))
 RANKS = Source("ddp_scaling.py", ScalingRecord, ("bert", "dgca"))
 SERIES = Source("diagnose optimize --workload timeseries", OptimizeRecord, ("timeseries",))
-WRITING = Source("diagnose optimize --workload vqa", OptimizeRecord, ("textgen", "vqa"))
-BATCHES = Source("diagnose batch-size --workload vqa", BatchSizeRecord, ("textgen", "vqa"))
-CROPS = Source("diagnose batch-size --workload vqa", BatchSizeRecord, ("vqa",))
+WRITERS = ("textgen", "vqa", "molmo")
+WRITING = Source("diagnose optimize --workload vqa", OptimizeRecord, WRITERS)
+BATCHES = Source("diagnose batch-size --workload vqa", BatchSizeRecord, WRITERS)
+CROPS = Source("diagnose batch-size --workload molmo", BatchSizeRecord, ("molmo", "vqa"))
+TRAINED = Source("diagnose batch-size --workload dgca --ddp", BatchSizeRecord, ("dgca", "bert"))
 
 CLAIMS: Mapping[Source, tuple[Claim, ...]] = {
     WRITING: (
@@ -320,6 +289,7 @@ CLAIMS: Mapping[Source, tuple[Claim, ...]] = {
         _gpu("002-17", "13 crops allow 0.4 of the batch of 4", _about(0.4), crops_ratio, 13),
         _any("002-28", "the exact batch takes 1 to 5 probes", (1, 5), most_probes),
     ),
+    TRAINED: (_gpu("003-96", "under DDP only a smaller batch fits", LESS, ddp_ratio),),
     BATCHES: (
         _gpu("000-08", "twice the batch takes twice the memory", (1.9, 2.1), doubled_memory),
         _gpu("004-48", "batches of 4 gain 2.7x", _about(2.7), batch_gain, 4),
@@ -340,6 +310,7 @@ CLAIMS: Mapping[Source, tuple[Claim, ...]] = {
     ),
     RUN: (
         _gpu("003-16", "FP16 makes a step about 2x as fast", _about(2), stage, "precision"),
+        _gpu("003-94", "moving operands takes most of a step", MOST, moving_share),
         _gpu("003-24", "real data take no longer than resident batches", SAME, stage, "real_data"),
     ),
     DGCA: (

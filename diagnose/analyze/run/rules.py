@@ -25,6 +25,8 @@ HEAVY_BACKWARD = 0.80
 BUSY_ATTAINABLE = 0.60
 # Below this, memory traffic, launches or the host must take most of the step.
 IDLE_ATTAINABLE = 0.30
+# Below it, a memory of any speed would leave half of the step.
+MOSTLY_MOVING = 0.50
 # The run that this tool was first made for drew 44 % of its limit while the GPU waited for
 # the host, and 71 % once it did not.
 WAITING_POWER_SHARE = 0.50
@@ -190,6 +192,26 @@ def _low_compute(suspect: Suspect, record: RunRecord) -> Finding | None:
     return suspect.cause(evidence)
 
 
+def _memory_bound(suspect: Suspect, record: RunRecord) -> Finding | None:
+    """The counted bytes are too many rather than too few, so that only innocence is proven."""
+    for key in derive.HEADLINE_STAGES:
+        for each in derive.results(record, key):
+            share = derive.moving_share(record, each)
+            if share is None:
+                continue
+            evidence = (
+                f"the operands of a {key} step are {scaled(each.bytes_per_step.value or 0, 'B')}; "
+                "moving them all, at the measured rate of this memory, would take "
+                f"{percent_interval(share)} of it, less what caches save"
+            )
+            if share.high is not None and share.high <= MOSTLY_MOVING:
+                return suspect.excluded(evidence)
+            if share.low is not None and share.low > MOSTLY_MOVING:
+                return suspect.flag(evidence, advice=suspect.advice)
+            return suspect.cannot_tell(evidence)
+    return None
+
+
 def _power(suspect: Suspect, record: RunRecord) -> Finding | None:
     found = derive.headline(record)
     if found is None or record.header.machine.device == "cpu":
@@ -292,6 +314,13 @@ SUSPECTS: tuple[Suspect, ...] = (
         "Look for many small operations, memory-bound ones and waits for the host; a larger "
         "batch or torch.compile reduces the first two.",
         _low_compute,
+    ),
+    Suspect(
+        "memory_bound",
+        "Memory bandwidth",
+        "Moving operands may take most of the step.",
+        "Fuse small operations (torch.compile, fused optimizers), or compute in half precision.",
+        _memory_bound,
     ),
     Suspect(
         "power",

@@ -185,7 +185,7 @@ def add_job_options(parser: argparse.ArgumentParser, workload: str, unit: str) -
     add(
         *("-m", "--model"),
         metavar="DIR",
-        help="your own model (config, safetensors, tokenizer) for textgen or vqa",
+        help="your own model (config, safetensors, tokenizer) for textgen, vqa or molmo",
     )
     add_effort_options(parser, "about two minutes", "as long as the protocol asks")
     add_report_options(parser, "the device's name")

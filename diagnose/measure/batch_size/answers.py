@@ -34,14 +34,16 @@ LONGEST = 8
 
 @dataclass(frozen=True)
 class _Sample:
-    """The first questions, for averages, and the longest of all, for what is needed at most."""
+    """The first questions, for averages, and the longest of all, for what is needed at most.
 
-    first: Sequence[Encoded]
-    longest: Sequence[Encoded]
+    Of all but the hardest only the sizes are kept: their tiles would count as the job's memory.
+    """
 
-    @property
-    def all(self) -> Sequence[Encoded]:
-        return [*self.first, *self.longest]
+    hardest: Encoded
+    first_tokens: Sequence[int]
+    first_tiles: Sequence[int]
+    least_tiles: int
+    most_tiles: int
 
 
 # A measuring process has one job, and encoding again for every probe would take longer than it.
@@ -56,11 +58,25 @@ def _encode(context: Context, generator: Generator) -> _Sample:
     if key not in _encoded:
         most = sys.maxsize if context.data is not None else context.size.shape["rows"]
         questions = generation.open_questions(context.data, most)
-        _encoded[key] = _Sample(
-            [generator.encode(each, max_crops) for each in questions[:QUESTIONS]],
-            [generator.encode(each, max_crops) for each in find_longest(questions)],
+        first = questions[:QUESTIONS]
+        _encoded[key] = _survey(
+            generator, [*first, *find_longest(questions)], len(first), max_crops
         )
     return _encoded[key]
+
+
+def _survey(
+    generator: Generator, questions: Sequence[Question], first: int, max_crops: int | None
+) -> _Sample:
+    hardest = generator.encode(questions[0], max_crops)
+    tokens, tiles = [len(hardest.input_ids)], [hardest.tiles]
+    for question in questions[1:]:
+        encoded = generator.encode(question, max_crops)
+        if len(encoded.input_ids) > len(hardest.input_ids):
+            hardest = encoded
+        tokens.append(len(encoded.input_ids))
+        tiles.append(encoded.tiles)
+    return _Sample(hardest, tokens[:first], tiles[:first], min(tiles), max(tiles))
 
 
 def find_longest(questions: Sequence[Question]) -> list[Question]:
@@ -70,8 +86,7 @@ def find_longest(questions: Sequence[Question]) -> list[Question]:
 
 def hardest_batch(context: Context, generator: Generator) -> dict[str, Tensor]:
     """The longest question as often as the batch is large: none that is drawn is larger."""
-    hardest = max(_encode(context, generator).all, key=lambda each: len(each.input_ids))
-    return generator.collate([hardest] * context.size.batch_size)
+    return generator.collate([_encode(context, generator).hardest] * context.size.batch_size)
 
 
 def weights_dtype(generator: Generator, device: Device) -> str:
@@ -89,19 +104,17 @@ def describe_inputs(context: Context) -> dict[str, Setting]:
     model = context.model(context.workload.model)
     generator = generation.wrap(model, context.size)
     sample = _encode(context, generator)
-    tokens = [len(each.input_ids) for each in sample.first]
+    tokens, tiles = sample.first_tokens, sample.first_tiles
     facts: dict[str, Setting] = {
         "dtype": weights_dtype(generator, context.device),
         "prompt_tokens_mean": sum(tokens) / len(tokens),
-        "prompt_tokens_most": max(len(each.input_ids) for each in sample.all),
+        "prompt_tokens_most": len(sample.hardest.input_ids),
     }
-    usual = [each.tiles for each in sample.first]
-    tiles = [each.tiles for each in sample.all]
-    if any(tiles):
+    if sample.most_tiles:
         facts |= {
-            "tiles_least": min(tiles),
-            "tiles_mean": sum(usual) / len(usual),
-            "tiles_most": max(tiles),
+            "tiles_least": sample.least_tiles,
+            "tiles_mean": sum(tiles) / len(tiles),
+            "tiles_most": sample.most_tiles,
         }
     return facts
 
@@ -119,7 +132,7 @@ def as_evaluated(
         if given:
             raise WorkloadError(
                 f"workload {job.name} writes no answers, so {' and '.join(given)} has no use; "
-                "textgen and vqa do"
+                "textgen, vqa and molmo do"
             )
         return job
     if max_new_tokens is not None:

@@ -11,7 +11,6 @@ from dataclasses import replace
 
 from diagnose.measure.batch_size.agree import Agreement
 from diagnose.measure.batch_size.plan import (
-    AS_IT_IS,
     PATIENCE,
     Wanted,
     choose_confirmation,
@@ -25,8 +24,15 @@ from diagnose.measure.batch_size.plan import (
 )
 from diagnose.measure.batch_size.search import explain_refusal, is_slow, judge, search
 from diagnose.measure.run import STAGE_SECONDS
-from diagnose.measure.session import Broken, CouldNotOpen, Session
-from diagnose.records.batch_size import BatchSizeRecord, Configuration, Probe, largest_fitting
+from diagnose.measure.session import Broken, CouldNotOpen, Refused, Session
+from diagnose.records.batch_size import (
+    AS_IT_IS,
+    UNDER_DDP,
+    BatchSizeRecord,
+    Configuration,
+    Probe,
+    largest_fitting,
+)
 from diagnose.records.codec import from_dict, to_dict
 from diagnose.records.header import Reading
 from diagnose.records.run import StageResult
@@ -76,6 +82,11 @@ class Finder:
             raise CouldNotOpen(described.reason)
         self._task = described["task"]
         self._mixed = described["mixed"]
+        self._ddp = False
+        if wanted.ddp and self._task != "training step":
+            raise Refused(
+                f"workload {session.workload.name} does not train here, so --ddp has no use"
+            )
         self._available = limit_memory(
             from_dict(Reading, described["available"], "available"), wanted.memory_megabytes
         )
@@ -95,7 +106,11 @@ class Finder:
         for done, key in enumerate(record.planned):
             self._session.watcher.experiment_begins(key, done, len(record.planned))
             began = time.monotonic()
-            made = self._find(key, None if key == AS_IT_IS else int(key.split()[-1]))
+            if key == UNDER_DDP:
+                self._ddp = True
+                self._session.renew()  # what the search without it left behind is not counted
+            alone = key in (AS_IT_IS, UNDER_DDP)
+            made = self._find(key, None if alone else int(key.split()[-1]))
             made = replace(made, seconds=time.monotonic() - began)
             record = replace(record, configurations=(*record.configurations, made))
             save(record)
@@ -193,6 +208,7 @@ class Finder:
             available=to_dict(self._available),
             enough_seconds=self._patience.probe_seconds,
             mixed=self._mixed,
+            ddp=self._ddp,
         )
         if isinstance(answer, Broken):
             # Whatever a larger batch breaks, it cannot be used; at batch 1 the job itself is.
@@ -216,6 +232,7 @@ class Finder:
             limit_seconds=max(usual, needed_seconds(found.probes, batches)),
             max_crops=max_crops,
             mixed=self._mixed,
+            ddp=self._ddp,
         )
 
 

@@ -10,6 +10,8 @@ from math import inf
 from diagnose.measure.batch_size.search import LARGEST_BATCH, MOST_SHARE
 from diagnose.measure.session import Refused
 from diagnose.records.batch_size import (
+    AS_IT_IS,
+    UNDER_DDP,
     Estimate,
     Probe,
     crops_factor,
@@ -27,7 +29,6 @@ LEAST_GROWTH = 1.25
 SWEEP_SLACK = 1.25
 # Two points at neighbouring batches say little about the slope.
 LEAST_SPAN = 3
-AS_IT_IS = "as it is"
 # The tiles of a 4:3 picture change at these caps only.
 MAX_CROPS = (1, 2, 4, 6, 8, 12, 13)
 
@@ -83,12 +84,13 @@ class Wanted:
     start_from: int | None = None
     probe_seconds: float | None = None
     memory_megabytes: int | None = None
+    ddp: bool = False
 
 
 def plan_configurations(workload: str, settings: Mapping[str, object], wanted: Wanted) -> list[str]:
     """The keys of what is to be searched; max_crops is refused where it has no meaning."""
     if not wanted.max_crops and wanted.start_from is None:
-        return [AS_IT_IS]
+        return [AS_IT_IS, UNDER_DDP] if wanted.ddp else [AS_IT_IS]
     if "max_crops" not in settings:
         raise Refused(
             f"workload {workload} has no max_crops: leave out --max-crops-list and "

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from math import inf
 from typing import Literal
 
 import torch
 
 from diagnose.measure.batch_size.answers import hardest_batch, weights_dtype
+from diagnose.measure.batch_size.data_parallel import loss_under_ddp
 from diagnose.measure.batch_size.memory import (
     available_bytes,
     guard,
@@ -90,7 +92,7 @@ def sized(context: Context, batch: int, max_crops: int | None) -> Context:
     return replace(context, size=size, _datasets={})
 
 
-def open_step(context: Context, *, mixed: bool) -> SizedStep:
+def open_step(context: Context, *, mixed: bool, ddp: bool = False) -> SizedStep:
     """The job's own step: writing answers, else training if there is something to train."""
     if context.workload.generation is not None:
         return _open_generation(context, context.size.shape["new_tokens"])
@@ -99,7 +101,8 @@ def open_step(context: Context, *, mixed: bool) -> SizedStep:
     except SkipStage:
         return _open_forward(context)
     batch = _hold_synthetic(context)
-    step = TrainingStep(context, context.workload.model, batch.get, mixed=mixed)
+    loss = partial(loss_under_ddp, context) if ddp else None
+    step = TrainingStep(context, context.workload.model, batch.get, mixed=mixed, loss=loss)
     return SizedStep("training step", step, step.dtype, batch, step.prepare, step.check)
 
 
@@ -128,7 +131,12 @@ def _open_generation(context: Context, new_tokens: int) -> SizedStep:
 
 
 def probe_batch(
-    context: Context, available: Reading, *, mixed: bool, enough_seconds: float = inf
+    context: Context,
+    available: Reading,
+    *,
+    mixed: bool,
+    enough_seconds: float = inf,
+    ddp: bool = False,
 ) -> tuple[Probe, bool]:
     """Whether the steps run, their peak, and whether the process can be used for another probe.
 
@@ -142,7 +150,7 @@ def probe_batch(
     seconds: list[float] = []
     refusal = ""
     try:
-        _run_steps(context, seconds, enough_seconds, mixed=mixed)
+        _run_steps(context, seconds, enough_seconds, mixed=mixed, ddp=ddp)
     except Exception as error:
         if not is_out_of_memory(error, torch.OutOfMemoryError):
             raise
@@ -163,7 +171,7 @@ def probe_batch(
 
 
 def _run_steps(
-    context: Context, seconds: list[float], enough_seconds: float, *, mixed: bool
+    context: Context, seconds: list[float], enough_seconds: float, *, mixed: bool, ddp: bool
 ) -> None:
     """The second step tells the memory; the others only the time, if there is some left."""
     device = context.device
@@ -171,7 +179,7 @@ def _run_steps(
     # A probe that failed in its backward pass has left gradients.
     context.model(context.workload.model).zero_grad()
     _run_forward(context)
-    step = open_step(context, mixed=mixed)
+    step = open_step(context, mixed=mixed, ddp=ddp)
     step.prepare()
     for number in range(1 + TIMED_STEPS):
         device.synchronize()
@@ -204,6 +212,7 @@ def measure_sweep(
     progress: Progress,
     *,
     mixed: bool,
+    ddp: bool = False,
 ) -> StageResult:
     """Every batch size in the same interleaved blocks, smallest first.
 
@@ -212,7 +221,7 @@ def measure_sweep(
     release(contexts[0].device)
     variants = []
     for context in contexts:
-        step = open_step(context, mixed=mixed)
+        step = open_step(context, mixed=mixed, ddp=ddp)
         variants.append(
             Variant(
                 name=f"batch {context.size.batch_size}",

@@ -128,10 +128,13 @@ def _read_answer(generator: Generator) -> Callable[[_Sample, tuple[int, ...]], A
 def _explain(sample: _Sample, asked_for: str, generator: Generator, decoding: Decoding) -> str:
     nbytes = sum(each.nbytes for each in generator.model.parameters())
     tiles = f", {sample.encoded.tiles} image tiles" if sample.encoded.tiles else ""
+    device = next(generator.model.parameters()).device
+    elsewhere = "" if device.type == "cpu" else ", or --device cpu"
     return (
         f"question '{sample.question.key}' does not fit even alone: beside {nbytes / 1e6:.1f} MB "
         f"of weights, its {len(sample.encoded.input_ids)} tokens{tiles} and up to "
-        f"{decoding.max_new_tokens} new ones need {tell_need(asked_for)}"
+        f"{decoding.max_new_tokens} new ones need {tell_need(asked_for)}; use a smaller "
+        f"--torch-dtype, fewer --max-tokens{elsewhere}"
     )
 
 

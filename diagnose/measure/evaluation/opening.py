@@ -46,7 +46,7 @@ def open_evaluation(options: EvaluationOptions, device: Device, sharing: int = 1
     data = None if options.data is None else Path(options.data)
     job = jobs.load(options.workload, model)
     if job.generation is None:
-        raise WorkloadError(f"workload {job.name} writes no answers; use textgen or vqa")
+        raise WorkloadError(f"workload {job.name} writes no answers; use textgen, vqa or molmo")
     size_name, size = job.size(options.size, device.kind)
     most = options.num_samples or (BUILT_IN_SAMPLES if data is None else sys.maxsize)
     questions = job.generation.open_questions(data, most)

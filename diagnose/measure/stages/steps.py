@@ -67,8 +67,11 @@ class TrainingStep:
         next_batch: Callable[[], Batch],
         *,
         mixed: bool = False,
+        loss: Callable[[Batch], torch.Tensor] | None = None,
     ) -> None:
+        """`loss` is that of the network in another wrapping."""
         self._network = network
+        self._own_loss = loss
         self._model = context.model(network)
         self._optimizer = context.optimizer(network)
         self._norm_most = context.workload.gradient_norm_most
@@ -89,7 +92,10 @@ class TrainingStep:
     def __call__(self) -> None:
         batch = self._next_batch()
         with self._autocast():
-            loss = self._network.loss(self._model, batch)
+            if self._own_loss is None:
+                loss = self._network.loss(self._model, batch)
+            else:
+                loss = self._own_loss(batch)
         if not isinstance(loss, torch.Tensor):
             raise TypeError(
                 f"the workload's loss returned a {type(loss).__name__}; it must return one tensor"

@@ -25,6 +25,7 @@ from diagnose.render.markdown import prose
 from diagnose.render.optimize import experiments, tables
 from diagnose.render.optimize.figures import LADDER, LAUNCHES, figures
 from diagnose.render.optimize.launches import blamed_line, launch_map
+from diagnose.render.optimize.section_two import before_after_factor
 from diagnose.render.page import Page, Place, Section, image
 from diagnose.render.part import Part
 from diagnose.render.table import Cell, code
@@ -68,6 +69,8 @@ def _open(record: OptimizeRecord, outcomes: Sequence[Outcome]) -> list[Section]:
     ]
     if _has_ladder(record):
         drawing = image("Time, one change after the other", LADDER, drawn)
+        together = before_after_factor(record, outcomes)
+        sections.append(Section(Place.BEFORE_AFTER, "Before, after and factor", together))
         blocks = [*drawing, *tables.ladder(record, outcomes)]
         sections.append(Section(Place.BEFORE_AFTER, "One change on top of the other", blocks))
     if record.pace is not None or record.workload.name == tables.FIRST_REPORT:

@@ -72,8 +72,15 @@ def stages(record: RunRecord) -> list[str]:
         column("power share (W ÷ limit)", derive.power_share, PERCENT),
         column("peak memory", lambda each: each.peak_bytes, BYTES),
         column("% of attainable", lambda each: derive.attainable_share(record, each), PERCENT),
+        column("moving ÷ step, at most", _moving(record), PERCENT),
     ]
     return table(_stage_rows(record), columns, "No stage was measured.")
+
+
+def _moving(record: RunRecord) -> Callable[[Measurement], Cell]:
+    """What moving all operands would take of a step, if no cache helped."""
+    reason = "bytes are counted of steps, and compared with the measured memory rate"
+    return lambda each: derive.moving_share(record, each) or missing(reason)
 
 
 def _stage_rows(record: RunRecord) -> list[_StageRow]:

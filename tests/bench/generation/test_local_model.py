@@ -89,7 +89,7 @@ def test_a_workload_of_a_directory_has_its_shape(text_model: Path) -> None:
         found.size("tiny", "cpu")
     with pytest.raises(WorkloadError, match="bert builds its own model"):
         jobs.load("bert", text_model)
-    with pytest.raises(WorkloadError, match="is a qwen2; workload vqa takes internvl"):
+    with pytest.raises(WorkloadError, match="is a qwen2; workloads about pictures take internvl"):
         VQA.open_generator(size.shape, CPU, model_directory=text_model)
 
 

@@ -17,7 +17,6 @@ from diagnose.measure.batch_size.agree import (
     own_card,
 )
 from diagnose.measure.batch_size.plan import (
-    AS_IT_IS,
     MAX_CROPS,
     Patience,
     Wanted,
@@ -40,6 +39,8 @@ from diagnose.measure.batch_size.search import (
 from diagnose.measure.ranks.job.rendezvous import Place
 from diagnose.measure.session import Refused
 from diagnose.records.batch_size import (
+    AS_IT_IS,
+    UNDER_DDP,
     Probe,
     crops_factor,
     fit_memory,
@@ -305,6 +306,7 @@ def test_the_time_of_a_sweep_is_read_between_the_probes() -> None:
 def test_configurations_of_max_crops() -> None:
     knows: dict[str, object] = {"max_crops": 12}
     assert plan_configurations("w", {}, Wanted()) == [AS_IT_IS]
+    assert plan_configurations("w", {}, Wanted(ddp=True)) == [AS_IT_IS, UNDER_DDP]
     assert plan_configurations("w", knows, Wanted(max_crops=(12, 13))) == [
         "max_crops 12",
         "max_crops 13",

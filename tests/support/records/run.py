@@ -25,6 +25,7 @@ PLANNED = (
 )
 # One training step of this many floating-point operations.
 STEP_FLOPS = 8.5e12
+STEP_BYTES = 50e9  # 16 % of a step of 0.34 s at 0.9 TB/s
 
 
 def loader_stage(
@@ -103,6 +104,7 @@ def pair(
     dtype: str = "float32",
     flops: float = STEP_FLOPS,
     noise: float = 0.004,
+    nbytes: float = STEP_BYTES,
     **settings: Setting,
 ) -> StageResult:
     """A stage with its result and, in the same blocks, its reference."""
@@ -119,6 +121,7 @@ def pair(
             key,
             timing(seconds, noise=noise, seed=1, single_steps=70),
             flops=flops,
+            nbytes=nbytes,
             gpus=gpus,
             settings=common,
         ),
