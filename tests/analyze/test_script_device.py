@@ -66,6 +66,17 @@ def test_copies_that_wait_for_a_busy_device_cost_nothing() -> None:
     assert gains(diagnose(exposed)) == {"transfer": 27.0}
 
 
+def test_a_copy_that_nobody_waits_for_needs_a_stream_of_its_own() -> None:
+    copies = suspect(seconds=0.0002, device_seconds=0.03, operator_seconds=0.03, copy_seconds=0.03)
+    exposed = {"exposed_copy": 0.03, "bounds": (Bound("transfer", None, 0.03, "all copies"),)}
+    for seen in ((copies,), (replace(copies, operator_seconds=0.1),)):
+        (found,) = diagnose(on_device(0.099, suspects=seen, **exposed)).findings
+        assert found.cause == "transfer"
+        assert "on a stream of its own" in found.advice
+    waiting = diagnose(on_device(0.099, suspects=(replace(copies, syncs=1),), **exposed))
+    assert "from pinned memory" in waiting.findings[0].advice
+
+
 def test_nothing_gives_back_more_than_the_device_idles_and_does_for_it() -> None:
     assert gains(diagnose(on_device(0.08, suspects=(suspect(),)))) == {"host": 20.0}
     # A loop of small kernels: without it they vanish from the device too.

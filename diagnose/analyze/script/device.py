@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from diagnose.analyze.script.bounds import judge_bounds
+from diagnose.analyze.script.causes import advise_copy
 from diagnose.analyze.script.claims import NOW_AND_THEN, SMALLEST_SHARE, Claim, bounds
 from diagnose.analyze.units import number, percent
 from diagnose.records.script import Bound, Cause, ScriptRecord, Suspect
@@ -143,7 +144,9 @@ def judge_device(record: ScriptRecord, claims: Sequence[Claim], mean: float) -> 
             # Behind a copy that blocks, the host may also be late; how much is not sure.
             exposed = min(activity.exposed_copy, claim.gain.center)
             gain = Interval(exposed, exposed / 2, claim.gain.center)
-            yield _at(replace(claim, gain=gain), _copying(record))
+            copying = _copying(record)
+            advice = advise_copy("transfer", copying, record)
+            yield _at(replace(claim, gain=gain, advice=advice), copying)
         elif claim.cause == "communication" and activity.exposed_communication:
             exposed = activity.exposed_communication
             yield replace(
