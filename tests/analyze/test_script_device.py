@@ -143,6 +143,24 @@ def test_a_trial_lost_in_noise_leaves_what_the_device_was_seen_to_lose() -> None
     assert (found.cause, round(found.gain_ms), found.verified) == ("input", 40, False)
 
 
+def test_copies_whose_trial_is_lost_in_noise_cost_what_the_device_only_copies() -> None:
+    noisy = tuple(
+        replace(each, seconds=each.seconds * (1 + (each.block + (each.variant == AGAIN)) % 2))
+        for each in blocks(removed=0.03)
+    )
+    copies = suspect(seconds=0.05, operator_seconds=0.05, copy_seconds=0.05, syncs=1)
+    tried: dict[str, Any] = {"changes": (change("transfer", site=None),), "exposed_copy": 0.04}
+    (found,) = diagnose(on_device(0.099, suspects=(copies,), windows=noisy, **tried)).findings
+    assert (found.cause, round(found.gain_ms), found.verified) == ("transfer", 40, False)
+    assert "the device does nothing but copy for 40.0 ms of a step" in found.evidence
+    # Not where the windows tell,
+    clear = diagnose(on_device(0.099, suspects=(copies,), windows=blocks(removed=0.03), **tried))
+    assert clear.findings[0].verified
+    # nor of copies that nobody waits for: the trial changes nothing about them.
+    pinned = on_device(0.099, suspects=(replace(copies, syncs=0),), windows=noisy, **tried)
+    assert gains(diagnose(pinned)) == {"compute": 0.0}
+
+
 def test_launches_spread_over_a_model_belong_to_the_whole_step() -> None:
     bound = Bound("launch", LAYER, 0.05, "launching")
     spread = tuple(DeviceLine(replace(LAYER, line=at), 0.001, 0.001, 10.0, 0.0) for at in range(10))

@@ -97,6 +97,26 @@ def seen_instead(claim: Claim, record: ScriptRecord, mean: float) -> Claim:
     return replace(claim, gain=gain, verified=False, evidence=evidence)
 
 
+def copied_instead(claim: Claim, record: ScriptRecord, mean: float) -> Claim:
+    """Windows that cannot tell what a trial of copies gave back, as what the device only copies.
+
+    Of copies that the host waits for: those that are pinned would be as long without the change.
+    """
+    activity = record.device
+    waits = claim.suspect is not None and claim.suspect.syncs
+    if claim.cause != "transfer" or not claim.verified or activity is None or not waits:
+        return claim
+    exposed = min(activity.exposed_copy, bounds(claim.gain)[1])
+    if exposed < SMALLEST_SHARE * mean:
+        return claim
+    evidence = (
+        f"the device does nothing but copy for {number(activity.exposed_copy * 1e3, 3)} ms of a "
+        "step; windows differ too much to show what a trial gave back"
+    )
+    gain = Interval(exposed, exposed / 2, exposed)
+    return replace(claim, gain=gain, verified=False, evidence=evidence)
+
+
 def _bounds(record: ScriptRecord) -> Sequence[Bound]:
     return record.device.bounds if record.device is not None else ()
 

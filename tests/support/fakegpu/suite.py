@@ -23,7 +23,6 @@ from diagnose.measure.script.change.on_device import has_room
 from diagnose.measure.script.change.stand_ins import KeptCopies
 from diagnose.measure.script.change.updates import time_updates
 from diagnose.measure.script.patches import Patches
-from diagnose.measure.script.watch.cards import note_idle_devices
 from diagnose.measure.script.watch.clock import StepClock
 from diagnose.measure.script.watch.origins import Feed, Feeds
 from diagnose.measure.script.watch.where import Sources
@@ -162,14 +161,11 @@ def which_device() -> Answer:
         except DeviceError as error:
             return str(error)
 
-    used = open_device("fakegpu:1")
-    torch.ones(1, device=used.torch)
     return {
         "of parameters": str(open_visible_device(parameters).torch),
         "of nothing": str(open_visible_device().torch),
-        "asked": str(used.torch),
+        "asked": str(open_device("fakegpu:1").torch),
         "none": refusal("fakegpu:7"),
-        "idle": note_idle_devices(used),
     }
 
 
