@@ -197,6 +197,10 @@ def test_an_allocator_that_retries_is_named_with_its_setting() -> None:
     assert (found.cause, found.line) == ("allocation", LINE.line)
     assert "2.0 times per step" in found.evidence
     assert "expandable_segments:True" in found.advice
+    # Once in twenty-five steps it cannot be what the device idles for in all of them.
+    assert gains(diagnose(on_device(0.06, retries=0.04, suspects=(large,)))) == {"compute": 0.0}
+    (few,) = diagnose(on_device(0.06, retries=0.1, suspects=(large,))).findings
+    assert (few.cause, round(few.gain_ms)) == ("allocation", 10)
 
 
 def test_exposed_exchanges_are_seen_on_the_device() -> None:

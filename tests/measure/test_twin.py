@@ -213,10 +213,10 @@ def test_only_a_pinned_copy_is_counted_as_one_that_does_not_wait(answer: Answer)
 
 
 def test_a_trial_of_copies_moves_kept_batches_from_pinned_memory(answer: Answer) -> None:
-    seen = answer("copies_in_a_trial")
-    assert seen["usual"] == [2 * ["to device"], 1], "the batch's own, and the first of the trial"
-    assert seen["tried"] == [["to device"], 0]
-    assert (seen["kept"], seen["value"]) == (True, 4)
+    for kind, seen in answer("copies_in_a_trial").items():
+        assert seen["first"] == [2 * ["to device"], 1], "the batch's own copy, and the trial's"
+        assert seen["then"] == [["to device"], 0], kind
+        assert (seen["kept"], seen["value"]) == (True, 4)
 
 
 def test_precision_is_known_after_the_newer_setting(answer: Answer) -> None:

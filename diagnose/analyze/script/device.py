@@ -178,7 +178,7 @@ def judge_device(record: ScriptRecord, claims: Sequence[Claim], mean: float) -> 
         elif claim.cause == "launch" and not known & {"launch", "batch", "host"}:
             yield from _spread(record, idle if idle > (1 - BUSY) * mean else 0.0)
     if activity.retries:
-        yield from _retries(record, idle)
+        yield from _retries(record, idle, mean)
 
 
 def _at(claim: Claim, suspect: Suspect | None) -> Claim:
@@ -220,16 +220,18 @@ def _spread(record: ScriptRecord, idle: float) -> Iterator[Claim]:
     )
 
 
-def _retries(record: ScriptRecord, idle: float) -> Iterator[Claim]:
+def _retries(record: ScriptRecord, idle: float, mean: float) -> Iterator[Claim]:
     activity = record.device
     assert activity is not None
     largest = max(record.suspects, key=lambda each: each.new_bytes, default=None)
     bound = next((each for each in activity.bounds if each.cause == "allocation"), None)
-    gain = min(bound.seconds, idle) if bound is not None and bound.seconds else idle
+    # The device has done what was queued, so the step begins anew: that is what one costs at most.
+    most = min(idle, activity.retries * mean)
+    gain = min(bound.seconds, most) if bound is not None and bound.seconds else most
     yield Claim(
         "allocation",
         largest.site if largest is not None else None,
-        Interval(gain, min(gain, idle) / 2, idle),
+        Interval(gain, gain / 2, most),
         verified=False,
         evidence=f"the allocator ran out of memory {number(activity.retries, 2)} times per step, "
         "waited for the device, gave back what it had kept and asked for it again",

@@ -95,9 +95,13 @@ def copies_that_wait() -> Answer:
 
 def copies_in_a_trial() -> Answer:
     """Of a kept batch: what is converted stays so, what is moved is moved without a wait."""
+    return {"usual": _copies_of(torch.ones(4)), "pinned": _copies_of(torch.ones(4).pin_memory())}
+
+
+def _copies_of(batch: torch.Tensor) -> Answer:
     feeds = Feeds(Sources(Path.cwd()), keeps=True)
     feed = feeds.feeds[0] = Feed(None, 2, None, None, 0, 0)
-    feed.batches = [torch.ones(4)]
+    feed.batches = [batch]
     rows = feed.serve("replay")
     seen = []
     with Patches() as patches:
@@ -109,8 +113,8 @@ def copies_in_a_trial() -> Answer:
             kinds = [each.kind for each in fakegpu.kernel_log(first)]
             seen.append((kinds, waited, doubled))
     return {
-        "usual": seen[0][:2],
-        "tried": seen[1][:2],
+        "first": seen[0][:2],
+        "then": seen[1][:2],
         "kept": seen[0][2] is seen[1][2],
         "value": moved.sum().item(),
     }
