@@ -38,6 +38,8 @@ from diagnose.records.script import Activity, DeviceLine
 RECORDED_STEPS = 6
 _FIRST_STEP = "ProfilerStep#0"
 MOST_LINES = 20
+# As long as a plain step: writing down every call of Python makes few steps so slow.
+MOST_TIMES = 4.0
 # The clocks of host and profiler are compared once, which is no more exact than this.
 _CLOCK_ERROR_SECONDS = 20e-6
 
@@ -85,14 +87,31 @@ class Recording:
             self._folder.cleanup()
 
 
-def record_steps(watch: Instruments, seen: Seen, patches: Patches, path: str) -> Iterator[None]:
-    """Some steps as they run, for the verdict; with a path also for `diagnose trace`."""
-    recording = Recording(path, memory=bool(path))
-    with patches.part() as tracing:
-        profiler = tracing.enter(recording)
-        for _ in range(RECORDED_STEPS):
-            yield
-            profiler.step()
+def record_steps(
+    watch: Instruments, seen: Seen, patches: Patches, path: str, ranks: int
+) -> Iterator[None]:
+    """Some steps as they run, for the verdict; with a path also for `diagnose trace`.
+
+    A step that calls Python a hundred thousand times makes as many events, which take minutes to
+    write and to read: then only its operators are recorded. Ranks must record the same steps.
+    """
+    for lines in (True, False):
+        recording = Recording(path, lines=lines, memory=bool(path))
+        drags = False
+        with patches.part() as tracing:
+            profiler = tracing.enter(recording)
+            for step in range(RECORDED_STEPS):
+                began = time.perf_counter()
+                yield
+                profiler.step()
+                times = (time.perf_counter() - began) / max(seen.typical_seconds, 1e-6)
+                # The first one starts the profiler.
+                drags = lines and ranks == 1 and not path and step > 0 and times > MOST_TIMES
+                if drags:
+                    break
+        if not drags:
+            break
+        recording.forget()
     if not watch.device.is_cpu:
         seen.activity, seen.inactive = read_activity(recording, watch.device)
     recording.forget()
