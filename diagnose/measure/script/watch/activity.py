@@ -38,8 +38,8 @@ from diagnose.records.script import Activity, DeviceLine
 RECORDED_STEPS = 6
 _FIRST_STEP = "ProfilerStep#0"
 MOST_LINES = 20
-# As long as a plain step: writing down every call of Python makes few steps so slow.
-MOST_TIMES = 4.0
+# To a step: what is written in this time takes many times as long to read.
+MOST_ADDED_SECONDS = 0.1
 # The clocks of host and profiler are compared once, which is no more exact than this.
 _CLOCK_ERROR_SECONDS = 20e-6
 
@@ -50,7 +50,10 @@ class Recording:
     def __init__(self, path: str = "", *, lines: bool = True, memory: bool = False) -> None:
         self._folder = None if path else tempfile.TemporaryDirectory(prefix="diagnose-")
         self._path = Path(self._folder.name, "events.json") if self._folder else Path(path)
-        self._trace = kept_trace(self._path, lines=lines, memory=memory)
+        self.is_wanted = True
+        self._trace = kept_trace(
+            self._path, lines=lines, memory=memory, wanted=lambda: self.is_wanted
+        )
         # A profiler counts from a moment of the wall clock.
         self._between = time.time_ns() - time.monotonic_ns()
 
@@ -97,19 +100,19 @@ def record_steps(
     """
     for lines in (True, False):
         recording = Recording(path, lines=lines, memory=bool(path))
-        drags = False
         with patches.part() as tracing:
             profiler = tracing.enter(recording)
             for step in range(RECORDED_STEPS):
                 began = time.perf_counter()
                 yield
                 profiler.step()
-                times = (time.perf_counter() - began) / max(seen.typical_seconds, 1e-6)
+                added = time.perf_counter() - began - seen.typical_seconds
                 # The first one starts the profiler.
-                drags = lines and ranks == 1 and not path and step > 0 and times > MOST_TIMES
-                if drags:
+                drags = step > 0 and added > MOST_ADDED_SECONDS
+                if lines and drags and ranks == 1 and not path:
+                    recording.is_wanted = False
                     break
-        if not drags:
+        if recording.is_wanted:
             break
         recording.forget()
     if not watch.device.is_cpu:
