@@ -180,7 +180,8 @@ def test_launches_spread_over_a_model_belong_to_the_whole_step() -> None:
 def test_an_update_may_save_what_it_takes_of_the_device() -> None:
     fused = {"changes": (change("optimizer", site=None),), "windows": blocks(removed=0.07)}
     phases = {"forward": 0.03, "backward": 0.03, "optimizer": 0.035}
-    assert gains(diagnose(on_device(0.099, phases=phases, **fused)))["optimizer"] > 10
+    told = gains(diagnose(on_device(0.099, phases=phases, **fused)))["optimizer"]
+    assert 10 < told <= 35, "what it was seen to take, whatever copies of it give back"
 
 
 def test_a_larger_batch_that_was_tried_stands_for_the_launches_that_it_spreads() -> None:

@@ -263,7 +263,11 @@ def _in_the_step(gain: Interval, record: ScriptRecord, change: Change) -> Interv
         return gain
     scaled = scale(gain, seen / statistics.median(alone))
     ends = (*bounds(gain), *bounds(scaled))
-    return Interval((gain.center + scaled.center) / 2, min(ends), max(ends))
+    # No update gives back more than it was seen to take.
+    center, low, high = (
+        min(each, seen) for each in ((gain.center + scaled.center) / 2, min(ends), max(ends))
+    )
+    return Interval(center, low, high)
 
 
 def _speaks_for(change: Change, suspect: Suspect) -> bool:
