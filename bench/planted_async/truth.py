@@ -20,6 +20,7 @@ class Timed:
 
     case: Case
     profile: str
+    limit_mib: int = 0  # of the device's memory; 0: as it is
 
     @property
     def name(self) -> str:
@@ -28,7 +29,8 @@ class Timed:
     @property
     def variables(self) -> dict[str, str]:
         """Of the processes that run it."""
-        return {"FAKEGPU_PROFILE": self.profile}
+        limit = {"FAKEGPU_LIMIT_BYTES": str(self.limit_mib * 2**20)} if self.limit_mib else {}
+        return {"FAKEGPU_PROFILE": self.profile, **limit}
 
 
 def _one(name: str, cause: str, profile: str, fixed_work: int = 1) -> Timed:
@@ -65,6 +67,8 @@ CASES: tuple[Timed, ...] = (
     _one("evaluation_often", "evaluation", "slow"),
     _one("recompute_table", "recompute", "slow"),
     _one("precision_double", "precision", "h100"),
+    # The room of one stream fits, and little else.
+    replace(_one("allocation_streams", "allocation", "h100"), limit_mib=68),
     _one("host_checksum", "host", "h100"),
     _healthy("host_checksum", "slow"),
     _healthy("compute_plain", "slow"),

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
-from diagnose.measure.machine.fitting import fit, training_bytes
+from diagnose.measure.machine.fitting import USABLE_SHARE, fit, training_bytes
+from diagnose.measure.ranks.scaling.program import size_down
 from diagnose.workload import Batch, Network, Size, Workload
 from tests.support.cli import diagnose, read_record
 
@@ -73,6 +75,17 @@ def test_the_largest_power_of_two_that_fits() -> None:
     assert fit(job(mean), Size(4096), 1)[0] == Size(1)
 
 
+def test_further_replicas_take_from_the_batch() -> None:
+    needed = training_bytes(job(mean), Size(4096))
+    assert needed is not None
+    replica = 5 * 5 * WIDTH * 4  # five times the weights: gradients twice, two states
+    room = int((needed + 2 * replica) / USABLE_SHARE) + 1
+    assert fit(job(mean), Size(4096), room, 2) == (Size(4096), "")
+    smaller, why = fit(job(mean), Size(4096), room, 4)
+    assert smaller == Size(2048)
+    assert "with 5 models in memory" in why
+
+
 JOB = """
 import torch
 from torch import nn
@@ -109,3 +122,37 @@ def test_a_job_that_does_not_fit_the_card_is_sized_down(
     assert settings["batch_size"] == min(batch, 16384)
     page = (tmp_path / "fits" / "report.md").read_text()
     assert ("sized_down" in page.replace("\\", "")) is (expected is not None)
+
+
+class Ranks:
+    """What sizing asks of a rank: its device, and what the others say."""
+
+    def __init__(self, *free: int | None) -> None:
+        self.device, self._free = self, free
+
+    def free_bytes(self) -> int | None:
+        return self._free[0]
+
+    def gather_objects(self, value: object) -> list[int | None]:
+        assert value == self._free[0]
+        return list(self._free)
+
+
+def test_ranks_agree_on_a_batch_that_fits_the_fullest_card() -> None:
+    needed = training_bytes(job(mean), Size(4096))
+    assert needed is not None
+    usual = {"size": None, "batch_size": None, "only": ()}
+
+    def sized(*free: int | None, **asked: object) -> tuple[Size, str]:
+        ranks: Any = Ranks(*free)
+        return size_down(job(mean), Size(4096), {**usual, **asked}, ranks)
+
+    size, why = sized(10 * needed, needed // 3)
+    assert size == Size(1024)
+    assert why.startswith("1024 instead of 4096")
+    assert "with 2 models in memory" in why, "the ledger's weights stay"
+    both = ("bucket_cap_100", "bucket_cap_200")
+    assert "with 4 models in memory" in sized(needed // 3, only=both)[1]
+    # What was asked for is taken as it is, and the CPU says nothing.
+    for told in (sized(1, size="seed"), sized(1, batch_size=4096), sized(None, None)):
+        assert told == (Size(4096), "")

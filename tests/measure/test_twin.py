@@ -182,6 +182,7 @@ def test_profiles_and_variables(answer: Answer) -> None:
         "profile": True,
         "one": True,
         "both": [7, True],
+        "slower": [4, 0.25, 0.25, 1],
         "names": ["slow", "h100", "v100"],
         "unknown": "FAKEGPU_PROFILE=a100 is none of slow, h100, v100",
     }
@@ -209,6 +210,13 @@ def test_only_a_pinned_copy_is_counted_as_one_that_does_not_wait(answer: Answer)
         "pinned, blocking": True,
         "pinned": False,
     }
+
+
+def test_a_trial_of_copies_moves_kept_batches_from_pinned_memory(answer: Answer) -> None:
+    for kind, seen in answer("copies_in_a_trial").items():
+        assert seen["first"] == [2 * ["to device"], 1], "the batch's own copy, and the trial's"
+        assert seen["then"] == [["to device"], 0], kind
+        assert (seen["kept"], seen["value"]) == (True, 4)
 
 
 def test_precision_is_known_after_the_newer_setting(answer: Answer) -> None:

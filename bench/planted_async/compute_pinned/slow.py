@@ -1,4 +1,4 @@
-"""Fits an autoencoder to pinned batches; copies run beside the kernels."""
+"""Fits a deep autoencoder to pinned batches, whose copies are short beside the kernels."""
 
 import argparse
 
@@ -6,7 +6,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
-FEATURES, BATCH, LAYERS = 256, 64, 6
+FEATURES, BATCH, LAYERS = 256, 64, 16
 device = torch.accelerator.current_accelerator()
 
 

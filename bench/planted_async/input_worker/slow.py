@@ -15,7 +15,7 @@ def smooth(row):
     """A running mean, number by number."""
     total = 0.0
     for number in row.repeat(NUMBERS // FEATURES).tolist():
-        total = 0.9 * total + 0.1 * number
+        total = 0.9 * total + 0.1 * number  # cost: input
     return row + 0.001 * total
 
 

@@ -36,7 +36,7 @@ def positions():
     places = torch.arange(ROWS, device=device)[:, None] / ROWS
     waves = torch.arange(FEATURES, device=device)[None, :]
     table = torch.sin(places * waves)
-    return table.t() @ table / ROWS
+    return table.t() @ table / ROWS  # cost: recompute
 
 
 def train(model, loader, steps):

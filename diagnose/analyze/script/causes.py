@@ -49,6 +49,10 @@ _KEEP_LOADER = (
     "or let the workers live on with persistent_workers=True"
 )
 _ADVICE = {GARBAGE: _FREEZE, STARTS: _KEEP_LOADER}
+_PREFETCH = (
+    "nothing waits for this copy, but the device does nothing else meanwhile: copy the next batch "
+    "on a stream of its own (`with torch.Stream():`) while this one is computed"
+)
 _COLLECT = "gc.collect("
 _LEAVE_TO_PYTHON = (
     "leave collecting to Python, or call gc.collect() only every so many hundred steps"
@@ -254,8 +258,15 @@ def _judge(suspect: Suspect, record: ScriptRecord) -> Claim | None:
         suspect=suspect,
         advice=_LEAVE_TO_PYTHON
         if suspect.key == GARBAGE and _COLLECT in suspect.site.code
-        else _ADVICE.get(suspect.key, ""),
+        else advise_copy(rule.cause, suspect, record) or _ADVICE.get(suspect.key, ""),
     )
+
+
+def advise_copy(cause: Cause, suspect: Suspect | None, record: ScriptRecord) -> str:
+    """A copy that nobody waits for is pinned and non-blocking already."""
+    copies = cause == "transfer" and suspect is not None and suspect.copy_seconds > 0
+    on_device = record.device is not None and suspect is not None and not suspect.syncs
+    return _PREFETCH if copies and on_device else ""
 
 
 def _join(claims: Sequence[Claim]) -> list[Claim]:

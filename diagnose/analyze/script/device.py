@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from diagnose.analyze.script.bounds import judge_bounds
+from diagnose.analyze.script.causes import advise_copy
 from diagnose.analyze.script.claims import NOW_AND_THEN, SMALLEST_SHARE, Claim, bounds
 from diagnose.analyze.units import number, percent
 from diagnose.records.script import Bound, Cause, ScriptRecord, Suspect
@@ -96,6 +97,26 @@ def seen_instead(claim: Claim, record: ScriptRecord, mean: float) -> Claim:
     return replace(claim, gain=gain, verified=False, evidence=evidence)
 
 
+def copied_instead(claim: Claim, record: ScriptRecord, mean: float) -> Claim:
+    """Windows that cannot tell what a trial of copies gave back, as what the device only copies.
+
+    Of copies that the host waits for: those that are pinned would be as long without the change.
+    """
+    activity = record.device
+    waits = claim.suspect is not None and claim.suspect.syncs
+    if claim.cause != "transfer" or not claim.verified or activity is None or not waits:
+        return claim
+    exposed = min(activity.exposed_copy, bounds(claim.gain)[1])
+    if exposed < SMALLEST_SHARE * mean:
+        return claim
+    evidence = (
+        f"the device does nothing but copy for {number(activity.exposed_copy * 1e3, 3)} ms of a "
+        "step; windows differ too much to show what a trial gave back"
+    )
+    gain = Interval(exposed, exposed / 2, exposed)
+    return replace(claim, gain=gain, verified=False, evidence=evidence)
+
+
 def _bounds(record: ScriptRecord) -> Sequence[Bound]:
     return record.device.bounds if record.device is not None else ()
 
@@ -143,7 +164,9 @@ def judge_device(record: ScriptRecord, claims: Sequence[Claim], mean: float) -> 
             # Behind a copy that blocks, the host may also be late; how much is not sure.
             exposed = min(activity.exposed_copy, claim.gain.center)
             gain = Interval(exposed, exposed / 2, claim.gain.center)
-            yield _at(replace(claim, gain=gain), _copying(record))
+            copying = _copying(record)
+            advice = advise_copy("transfer", copying, record)
+            yield _at(replace(claim, gain=gain, advice=advice), copying)
         elif claim.cause == "communication" and activity.exposed_communication:
             exposed = activity.exposed_communication
             yield replace(
@@ -155,7 +178,7 @@ def judge_device(record: ScriptRecord, claims: Sequence[Claim], mean: float) -> 
         elif claim.cause == "launch" and not known & {"launch", "batch", "host"}:
             yield from _spread(record, idle if idle > (1 - BUSY) * mean else 0.0)
     if activity.retries:
-        yield from _retries(record, idle)
+        yield from _retries(record, idle, mean)
 
 
 def _at(claim: Claim, suspect: Suspect | None) -> Claim:
@@ -197,16 +220,18 @@ def _spread(record: ScriptRecord, idle: float) -> Iterator[Claim]:
     )
 
 
-def _retries(record: ScriptRecord, idle: float) -> Iterator[Claim]:
+def _retries(record: ScriptRecord, idle: float, mean: float) -> Iterator[Claim]:
     activity = record.device
     assert activity is not None
     largest = max(record.suspects, key=lambda each: each.new_bytes, default=None)
     bound = next((each for each in activity.bounds if each.cause == "allocation"), None)
-    gain = min(bound.seconds, idle) if bound is not None and bound.seconds else idle
+    # The device has done what was queued, so the step begins anew: that is what one costs at most.
+    most = min(idle, activity.retries * mean)
+    gain = min(bound.seconds, most) if bound is not None and bound.seconds else most
     yield Claim(
         "allocation",
         largest.site if largest is not None else None,
-        Interval(gain, min(gain, idle) / 2, idle),
+        Interval(gain, gain / 2, most),
         verified=False,
         evidence=f"the allocator ran out of memory {number(activity.retries, 2)} times per step, "
         "waited for the device, gave back what it had kept and asked for it again",

@@ -25,6 +25,7 @@ from diagnose.analyze.script.claims import (
     usual_seconds,
 )
 from diagnose.analyze.script.device import (
+    copied_instead,
     hidden,
     judge_device,
     seen_instead,
@@ -114,6 +115,8 @@ def diagnose(record: ScriptRecord) -> Diagnosis:
         claim = within_device(claim, record, mean)
         if claim.gain.center <= noise:
             claim = seen_instead(claim, record, mean)
+        if claim.gain.center <= noise or bounds(claim.gain)[0] <= 0:
+            claim = copied_instead(claim, record, mean)
         if claim.cause == "batch":
             claim, base = _beside(claim, found, mean)
         low, high = bounds(claim.gain)
@@ -260,7 +263,11 @@ def _in_the_step(gain: Interval, record: ScriptRecord, change: Change) -> Interv
         return gain
     scaled = scale(gain, seen / statistics.median(alone))
     ends = (*bounds(gain), *bounds(scaled))
-    return Interval((gain.center + scaled.center) / 2, min(ends), max(ends))
+    # No update gives back more than it was seen to take.
+    center, low, high = (
+        min(each, seen) for each in ((gain.center + scaled.center) / 2, min(ends), max(ends))
+    )
+    return Interval(center, low, high)
 
 
 def _speaks_for(change: Change, suspect: Suspect) -> bool:

@@ -99,21 +99,33 @@ def training_bytes(workload: Workload, size: Size) -> int | None:
     return ghosts.peak + STATES * sum(each.nbytes for each in trained)
 
 
-def fit(workload: Workload, size: Size, free: int) -> tuple[Size, str]:
+def _replica_bytes(workload: Workload, size: Size) -> int:
+    """What a further model in training keeps between its steps, under DDP too."""
+    with FakeTensorMode():
+        weights = [*workload.model.build(size).parameters()]
+    trained = sum(each.nbytes for each in weights if each.requires_grad)
+    # A gradient is kept twice: by itself, and in the buckets of the exchange.
+    return sum(each.nbytes for each in weights) + (2 + STATES) * trained
+
+
+def fit(workload: Workload, size: Size, free: int, others: int = 0) -> tuple[Size, str]:
     """The size with the largest power of two as its batch that fits, and what was changed.
 
-    Counted for small batches: each further sample needs as much as the one before.
+    Counted for small batches: each further sample needs as much as the one before. `others` is the
+    number of further models that are kept meanwhile, and trained in turns with this one.
     """
     counted = [training_bytes(workload, replace(size, batch_size=each)) for each in COUNTED]
     if size.batch_size <= COUNTED[1] or counted[0] is None or counted[1] is None:
         return size, ""
     per_sample = (counted[1] - counted[0]) / (COUNTED[1] - COUNTED[0])
-    needed = counted[1] + (size.batch_size - COUNTED[1]) * per_sample
+    base = counted[1] + others * _replica_bytes(workload, size)
+    needed = base + (size.batch_size - COUNTED[1]) * per_sample
     if needed <= USABLE_SHARE * free:
         return size, ""
-    most = COUNTED[1] + (USABLE_SHARE * free - counted[1]) / per_sample
+    most = COUNTED[1] + (USABLE_SHARE * free - base) / per_sample
     batch = 2 ** int(math.log2(most)) if most > 1 else 1
+    kept = f" with {others + 1} models in memory" if others else ""
     return replace(size, batch_size=batch), (
         f"{batch} instead of {size.batch_size}: a training step of that takes about "
-        f"{needed / 2**30:.1f} GiB, and {free / 2**30:.1f} GiB are free"
+        f"{needed / 2**30:.1f} GiB{kept}, and {free / 2**30:.1f} GiB are free"
     )

@@ -363,11 +363,11 @@ class Passes:
         watching.undo()
 
     def _record_device(self) -> Pass:
-        path = self._timetable.options.keep_trace
+        path, ranks = self._timetable.options.keep_trace, self._timetable.ranks.count
         if path or not self.instruments.device.is_cpu:
             self.seen.stage = "traced"
             yield from self._without_profiler()
-            yield from record_steps(self.instruments, self.seen, self._patches, path)
+            yield from record_steps(self.instruments, self.seen, self._patches, path, ranks)
 
     def _affordable(self, cost: tuple[float, float]) -> float:
         """Seconds of a watched job, so far."""

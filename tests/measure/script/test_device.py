@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,6 +13,9 @@ import pytest
 from bench.planted_async.truth import CASES, Timed
 from diagnose.measure.lines.launches import Operator
 from diagnose.measure.lines.source import Place
+from diagnose.measure.machine.device import Device
+from diagnose.measure.script.patches import Patches
+from diagnose.measure.script.watch import activity
 from diagnose.measure.script.watch.activity import charge
 from diagnose.measure.script.watch.work import StepWork
 from diagnose.measure.twins.cases import find_lines
@@ -60,6 +65,50 @@ def test_every_verdict_is_right(fakegpu_env: dict[str, str], tmp_path: Path) -> 
         for each in told["findings"]:
             assert each["gain_ms"] <= step, name
     assert wrong == {}
+
+
+@pytest.mark.parametrize(
+    ("slow", "path", "ranks", "recorded"),
+    [
+        (False, "", 1, [(True, 6)]),
+        (True, "", 1, [(True, 2), (False, 6)]),  # the first one starts the profiler
+        (True, "kept.json", 1, [(True, 6)]),
+        (True, "", 2, [(True, 6)]),  # other ranks would record other steps
+    ],
+)
+def test_python_is_not_recorded_where_that_drags_the_steps(
+    slow: bool,
+    path: str,
+    ranks: int,
+    recorded: list[tuple[bool, int]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made: list[tuple[bool, int]] = []
+
+    class Steps:
+        def __init__(self, path: str, *, lines: bool, memory: bool) -> None:
+            made.append((lines, 0))
+            self.is_wanted = True
+
+        def __enter__(self) -> Steps:
+            return self
+
+        def __exit__(self, *error: object) -> None:
+            pass
+
+        def step(self) -> None:
+            made[-1] = made[-1][0], made[-1][1] + 1
+
+        def forget(self) -> None:
+            pass
+
+    monkeypatch.setattr(activity, "Recording", Steps)
+    watch: Any = SimpleNamespace(device=Device("cpu"))
+    seen: Any = SimpleNamespace(typical_seconds=1e-3)
+    with Patches() as patches:
+        for _ in activity.record_steps(watch, seen, patches, path, ranks):
+            time.sleep(0.12 if slow and made[-1][0] else 0)
+    assert made == recorded
 
 
 def test_a_kernel_belongs_to_the_operator_that_launched_it() -> None:

@@ -167,6 +167,21 @@ def test_anomaly_detection_is_off_only_as_long_as_that_is_tried() -> None:
     assert origins.anomaly_spot is not None
 
 
+def test_a_model_became_double_where_it_was_converted_and_not_where_it_was_moved() -> None:
+    origins = Origins(Sources(Path(__file__).parent))
+    with Patches() as patches:
+        origins.install(patches)
+        layer = torch.nn.Linear(2, 2)
+        layer.double()
+        converted = origins.double_spot
+        torch.nn.Sequential(layer).to("cpu")
+        assert converted is not None
+        assert origins.double_spot == converted
+        layer.float()
+        layer.to(torch.float64)
+    assert origins.double_spot != converted
+
+
 class Metric(torch.nn.Module):
     def __init__(self) -> None:
         super().__init__()

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import time
+from pathlib import Path
 
 import torch
 
@@ -19,9 +20,12 @@ from diagnose.measure.machine.device import (
 )
 from diagnose.measure.machine.products import float32_products
 from diagnose.measure.script.change.on_device import has_room
+from diagnose.measure.script.change.stand_ins import KeptCopies
 from diagnose.measure.script.change.updates import time_updates
-from diagnose.measure.script.watch.cards import note_idle_devices
+from diagnose.measure.script.patches import Patches
 from diagnose.measure.script.watch.clock import StepClock
+from diagnose.measure.script.watch.origins import Feed, Feeds
+from diagnose.measure.script.watch.where import Sources
 from diagnose.measure.stages.ceilings import matmul_variant
 from diagnose.measure.stages.steps import full_precision
 from tests.support.fakegpu.scenarios import Answer
@@ -89,6 +93,33 @@ def copies_that_wait() -> Answer:
     }
 
 
+def copies_in_a_trial() -> Answer:
+    """Of a kept batch: what is converted stays so, what is moved is moved without a wait."""
+    return {"usual": _copies_of(torch.ones(4)), "pinned": _copies_of(torch.ones(4).pin_memory())}
+
+
+def _copies_of(batch: torch.Tensor) -> Answer:
+    feeds = Feeds(Sources(Path.cwd()), keeps=True)
+    feed = feeds.feeds[0] = Feed(None, 2, None, None, 0, 0)
+    feed.batches = [batch]
+    rows = feed.serve("replay")
+    seen = []
+    with Patches() as patches:
+        KeptCopies(feeds).replay(patches)
+        for _ in range(2):
+            first, before = fakegpu.kernel_count(), fakegpu.waits().count
+            moved, doubled = rows.to("fakegpu"), rows.double()
+            waited = fakegpu.waits().count - before
+            kinds = [each.kind for each in fakegpu.kernel_log(first)]
+            seen.append((kinds, waited, doubled))
+    return {
+        "first": seen[0][:2],
+        "then": seen[1][:2],
+        "kept": seen[0][2] is seen[1][2],
+        "value": moved.sum().item(),
+    }
+
+
 def fused_in_the_middle() -> Answer:
     """An update that was not fused counts its steps on the host; its fused copy on the device."""
     weight = torch.ones(4, device="fakegpu", requires_grad=True)
@@ -134,14 +165,11 @@ def which_device() -> Answer:
         except DeviceError as error:
             return str(error)
 
-    used = open_device("fakegpu:1")
-    torch.ones(1, device=used.torch)
     return {
         "of parameters": str(open_visible_device(parameters).torch),
         "of nothing": str(open_visible_device().torch),
-        "asked": str(used.torch),
+        "asked": str(open_device("fakegpu:1").torch),
         "none": refusal("fakegpu:7"),
-        "idle": note_idle_devices(used),
     }
 
 

@@ -11,6 +11,7 @@ import os
 import sys
 import time
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import nn
@@ -313,9 +314,19 @@ def read_variables() -> Answer:
         "profile": profiles.speeds({"FAKEGPU_PROFILE": "h100"}) == h100,
         "one": profiles.speeds({"FAKEGPU_GFLOPS": "7"}) == profiles.Speeds(gflops=7),
         "both": [both.gflops, both.gbytes == h100.gbytes],
+        "slower": _relative(profiles.speeds({"FAKEGPU_PROFILE": "h100", profiles.SLOWDOWN: "4"})),
         "names": list(profiles.PROFILES),
         "unknown": unknown,
     }
+
+
+def _relative(speeds: Any) -> list[float]:
+    """To those of the h100."""
+    usual = fakegpu.profiles.PROFILES["h100"]
+    return [
+        getattr(speeds, name) / getattr(usual, name)
+        for name in ("kernel_us", "gflops", "link_gbytes", "pageable")
+    ]
 
 
 SCENARIOS: tuple[Callable[[], Answer], ...] = (
@@ -336,6 +347,7 @@ SCENARIOS: tuple[Callable[[], Answer], ...] = (
     suite.suite_measures_the_second,
     suite.steps_by_events,
     suite.copies_that_wait,
+    suite.copies_in_a_trial,
     suite.fused_in_the_middle,
     suite.which_device,
     suite.room_for_more,

@@ -17,6 +17,7 @@ import torch.distributed as dist
 
 from diagnose.measure.clock import EFFORTS, FULL, QUICK, Effort, Track, measure
 from diagnose.measure.jobs import load, source_sha256
+from diagnose.measure.machine.fitting import fit
 from diagnose.measure.ranks.job.member import Member
 from diagnose.measure.ranks.job.rendezvous import Refusal
 from diagnose.measure.ranks.link.allreduce import PlannedSize, measure_sizes
@@ -106,14 +107,17 @@ def _open(member: Member, request: Mapping[str, Any]) -> Context:
     if data and not workload.datasets:
         raise Refusal(f"workload {workload.name} has no datasets, so --data has no use")
     usual = QUICK if member.device.is_cpu else FULL
+    size = _choose_size(size, request["batch_size"], member)
+    size, sized_down = size_down(workload, size, request, member)
     context = Context(
         device=member.device,
         workload=workload,
         size_name=size_name,
-        size=_choose_size(size, request["batch_size"], member),
+        size=size,
         effort=choose_effort(EFFORTS.get(request["effort"] or "", usual)),
         seed=request["seed"],
         data=data,
+        sized_down=sized_down,
     )
     _prepare_data(member, context)
     return context
@@ -127,6 +131,20 @@ def _usual_size(workload: Workload, member: Member) -> str | None:
 def _choose_size(size: Size, asked: int | None, member: Member) -> Size:
     usual = min(size.batch_size, BATCH_SIZE_ON_CPU) if member.device.is_cpu else size.batch_size
     return replace(size, batch_size=asked or usual)
+
+
+def size_down(
+    workload: Workload, size: Size, request: Mapping[str, Any], member: Member
+) -> tuple[Size, str]:
+    """To the rank with the least free memory, unless a size was asked for; and why.
+
+    Beside the job itself, all ways to train that are compared are in memory at once.
+    """
+    frees = member.gather_objects(member.device.free_bytes())
+    if request["size"] or request["batch_size"] or None in frees:
+        return size, ""
+    others = max((len(each.afters) for each in select(tuple(request["only"]))), default=0)
+    return fit(workload, size, min(frees), 1 + others)
 
 
 def choose_effort(effort: Effort) -> Effort:

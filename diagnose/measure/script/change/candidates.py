@@ -291,7 +291,8 @@ class Candidates:
             replayed,
             name=KEPT_COPIES,
             cause="transfer",
-            what="batches kept in memory were used that had already been converted",
+            what="batches kept in memory were used that had already been converted"
+            + ("" if self._device.is_cpu else ", and copied from pinned memory with non_blocking"),
             site=most.site if most is not None else None,
             begin=begin,
             against=REPLAY,

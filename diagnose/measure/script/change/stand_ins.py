@@ -8,6 +8,7 @@ counters, scales, norms) decides what its operators do.
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import functools
 import logging
@@ -321,11 +322,15 @@ class KeptValues:
 
 
 class KeptCopies:
-    """What if the batch were already there? Conversions of replayed batches give kept results."""
+    """What if the batch were already converted? Conversions of replayed batches give kept results.
+
+    An accelerator must still be handed the batch: that is done from pinned memory, unwaited for.
+    """
 
     def __init__(self, feeds: Feeds) -> None:
         self._feeds = feeds
         self._results: dict[Any, Any] = {}
+        self._pinned: dict[Any, torch.Tensor] = {}
 
     def replay(self, patches: Patches) -> None:
         feeds = list(self._feeds.feeds.values())
@@ -356,9 +361,15 @@ class KeptCopies:
                 result = original(tensor, *args, **kwargs)
                 if not isinstance(result, torch.Tensor):
                     return result  # type() asks for a name
-                results[key] = result
+                if result.device != tensor.device and result.dtype == tensor.dtype:
+                    with contextlib.suppress(RuntimeError):  # not every device knows it
+                        self._pinned[key] = tensor.pin_memory()
                 # One conversion often follows the other.
+                results[key] = result
                 storages.add(result.untyped_storage().data_ptr())
+            if key in self._pinned:
+                copied = torch.empty_like(results[key])  # to() is what this stands in for
+                return copied.copy_(self._pinned[key], non_blocking=True)
             return results[key]
 
         return convert

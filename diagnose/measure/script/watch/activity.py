@@ -38,6 +38,8 @@ from diagnose.records.script import Activity, DeviceLine
 RECORDED_STEPS = 6
 _FIRST_STEP = "ProfilerStep#0"
 MOST_LINES = 20
+# To a step: what is written in this time takes many times as long to read.
+MOST_ADDED_SECONDS = 0.1
 # The clocks of host and profiler are compared once, which is no more exact than this.
 _CLOCK_ERROR_SECONDS = 20e-6
 
@@ -48,7 +50,10 @@ class Recording:
     def __init__(self, path: str = "", *, lines: bool = True, memory: bool = False) -> None:
         self._folder = None if path else tempfile.TemporaryDirectory(prefix="diagnose-")
         self._path = Path(self._folder.name, "events.json") if self._folder else Path(path)
-        self._trace = kept_trace(self._path, lines=lines, memory=memory)
+        self.is_wanted = True
+        self._trace = kept_trace(
+            self._path, lines=lines, memory=memory, wanted=lambda: self.is_wanted
+        )
         # A profiler counts from a moment of the wall clock.
         self._between = time.time_ns() - time.monotonic_ns()
 
@@ -85,14 +90,31 @@ class Recording:
             self._folder.cleanup()
 
 
-def record_steps(watch: Instruments, seen: Seen, patches: Patches, path: str) -> Iterator[None]:
-    """Some steps as they run, for the verdict; with a path also for `diagnose trace`."""
-    recording = Recording(path, memory=bool(path))
-    with patches.part() as tracing:
-        profiler = tracing.enter(recording)
-        for _ in range(RECORDED_STEPS):
-            yield
-            profiler.step()
+def record_steps(
+    watch: Instruments, seen: Seen, patches: Patches, path: str, ranks: int
+) -> Iterator[None]:
+    """Some steps as they run, for the verdict; with a path also for `diagnose trace`.
+
+    A step that calls Python a hundred thousand times makes as many events, which take minutes to
+    write and to read: then only its operators are recorded. Ranks must record the same steps.
+    """
+    for lines in (True, False):
+        recording = Recording(path, lines=lines, memory=bool(path))
+        with patches.part() as tracing:
+            profiler = tracing.enter(recording)
+            for step in range(RECORDED_STEPS):
+                began = time.perf_counter()
+                yield
+                profiler.step()
+                added = time.perf_counter() - began - seen.typical_seconds
+                # The first one starts the profiler.
+                drags = step > 0 and added > MOST_ADDED_SECONDS
+                if lines and drags and ranks == 1 and not path:
+                    recording.is_wanted = False
+                    break
+        if recording.is_wanted:
+            break
+        recording.forget()
     if not watch.device.is_cpu:
         seen.activity, seen.inactive = read_activity(recording, watch.device)
     recording.forget()

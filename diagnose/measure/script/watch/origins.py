@@ -47,12 +47,10 @@ class Origins:
         self._ignores_anomalies = False
 
     def install(self, patches: Patches) -> None:
+        patches.put(torch.nn.Module, "_apply", partial(self._noting_conversion, patches))
         patches.put(torch, "set_anomaly_enabled", partial(self._noting_anomalies, patches))
-        for owner, name, note in (
-            (torch.optim.Optimizer, "__init__", self._note_optimizer),
-            (torch.nn.Module, "_apply", self._note_conversion),
-        ):
-            patches.put(owner, name, self._noting(patches.safely(note)))
+        note = self._noting(patches.safely(self._note_optimizer))
+        patches.put(torch.optim.Optimizer, "__init__", note)
 
     def optimizer_spot(self, optimizer: torch.optim.Optimizer | None) -> Spot | None:
         return self._optimizers.get(id(optimizer)) if optimizer is not None else None
@@ -133,10 +131,26 @@ class Origins:
         if spots:
             self._optimizers[id(optimizer)] = spots[0]
 
-    def _note_conversion(self, module: torch.nn.Module, caller: FrameType) -> None:
-        first = next(module.parameters(), None)
-        if first is not None and first.dtype is torch.float64:
-            self.double_spot = next(iter(self._sources.spots(caller)), None)
+    def _noting_conversion(self, patches: Patches, original: Any) -> Any:
+        @patches.safely
+        def note(was_double: bool, module: torch.nn.Module, caller: FrameType) -> None:
+            # Moving a model that has the type already is no conversion.
+            if _is_double(module) and not was_double:
+                self.double_spot = next(iter(self._sources.spots(caller)), self.double_spot)
+
+        @functools.wraps(original)
+        def apply(module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
+            was_double = _is_double(module)
+            result = original(module, *args, **kwargs)
+            note(was_double, module, sys._getframe(1))
+            return result
+
+        return apply
+
+
+def _is_double(module: torch.nn.Module) -> bool:
+    first = next(module.parameters(), None)
+    return first is not None and first.dtype is torch.float64
 
 
 @dataclass(frozen=True)

@@ -66,6 +66,10 @@ VARIABLES: Mapping[str, str] = {
     "FAKEGPU_NETWORK_GBYTES": "network_gbytes",
 }
 
+# Times as long as the profile says: on a machine whose processes get that share of a core, host
+# and device then keep their ratio.
+SLOWDOWN = "FAKEGPU_SLOWDOWN"
+
 
 def speeds(environment: Mapping[str, str]) -> Speeds | None:
     """What the variables ask for; None if nothing is to be simulated."""
@@ -79,4 +83,17 @@ def speeds(environment: Mapping[str, str]) -> Speeds | None:
     }
     if name is None and not given:
         return None
-    return replace(PROFILES[name] if name else Speeds(), **given)
+    chosen = replace(PROFILES[name] if name else Speeds(), **given)
+    return _slower(chosen, float(environment.get(SLOWDOWN, 1)))
+
+
+def _slower(speeds: Speeds, times: float) -> Speeds:
+    return replace(
+        speeds,
+        kernel_us=speeds.kernel_us * times,
+        segment_us=speeds.segment_us * times,
+        gflops=speeds.gflops / times,
+        gbytes=speeds.gbytes / times,
+        link_gbytes=speeds.link_gbytes / times,
+        network_gbytes=speeds.network_gbytes / times,
+    )
