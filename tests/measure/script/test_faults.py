@@ -187,7 +187,7 @@ def test_whole_steps_in_a_graph_are_only_watched(
 
     class Graph:
         def replay(self) -> None:
-            sum(range(20_000))
+            sum(range(100_000))
 
     monkeypatch.setattr(boundary, "graph_class", lambda: Graph)
     monkeypatch.setattr(torch.cuda, "CUDAGraph", Graph)
