@@ -259,18 +259,35 @@ def _link_rest(root: Path, target: Path) -> None:
 def _own(target: Path, script: Path) -> None:
     """The script and the files of Python beside it are the side's own, also if git has none."""
     for folder in reversed(script.parents):
-        link = target / folder
-        if link.is_symlink() and link.is_dir():
-            linked = link.resolve()
-            link.unlink()
-            link.mkdir()
-            for each in linked.iterdir():
-                (link / each.name).symlink_to(each)
-    for each in (target / script).parent.glob("*.py"):
-        if each.is_symlink() and each.is_file():
+        _open_link(target / folder)
+    _own_python((target / script).parent, set())
+
+
+def _own_python(folder: Path, known: set[Path]) -> None:
+    """Also those of packages, but not of an environment."""
+    for each in [*folder.iterdir()]:
+        if not each.is_symlink():
+            continue
+        if each.is_dir():
+            is_package = any(each.glob("*.py")) and not (each / "pyvenv.cfg").exists()
+            if is_package and each.resolve() not in known:
+                known.add(each.resolve())
+                _open_link(each)
+                _own_python(each, known)
+        elif each.suffix == ".py" and each.is_file():
             source = each.resolve()
             each.unlink()
             shutil.copy2(source, each)
+
+
+def _open_link(link: Path) -> None:
+    """A folder of links instead of a link to a folder."""
+    if link.is_symlink() and link.is_dir():
+        linked = link.resolve()
+        link.unlink()
+        link.mkdir()
+        for each in linked.iterdir():
+            (link / each.name).symlink_to(each)
 
 
 def _top(folder: Path) -> Path | None:

@@ -128,14 +128,20 @@ def test_files_outside_any_repository(tmp_path: Path, monkeypatch: pytest.Monkey
     for name in ("here", "there"):
         (tmp_path / name / "package").mkdir(parents=True)
         (tmp_path / name / "train.py").write_text(f"# {name}\n")
-        (tmp_path / name / "util.py").write_text(f"# {name}\n")
+        for file in ("util.py", "package/__init__.py", "package/layers.py"):
+            (tmp_path / name / file).write_text(f"# {name}\n")
+    (tmp_path / "here" / "package" / "loop").symlink_to("..")
     (tmp_path / "here" / "rows.csv").write_text("1,2")
     monkeypatch.chdir(tmp_path / "here")
     with open_sides(Request(("train.py", "../there/train.py"))) as sides:
         assert sides.after.script.read_text() == "# there\n"
         assert (sides.after.script.parent / "util.py").read_text() == "# there\n"
         assert (sides.after.cwd / "rows.csv").read_text() == "1,2"  # the same working directory
-        assert {each.before_file for each in sides.edits} == {"train.py", "util.py"}
+        layers = sides.before.script.parent / "package" / "layers.py"
+        assert layers.resolve() == layers  # what is imported is named as the user knows it
+        assert sides.before.show(str(layers)) == "package/layers.py"
+        packaged = {"package/__init__.py", "package/layers.py"}
+        assert {each.before_file for each in sides.edits} == {"train.py", "util.py", *packaged}
     (tmp_path / "there" / "train.py").write_text("# here\n")
     with open_sides(Request(("train.py", "../there/train.py"))) as sides:
         same = sides.edits[0]  # equal files have other names, and no line that differs
