@@ -190,12 +190,10 @@ def ask(pair: Pair, options: Sequence[str], cores: Collection[int]) -> dict[str,
     if out:
         found = shorten(pair, json.loads(out))
     last = (errors.strip().splitlines() or [""])[-1] if running.returncode else ""
-    commit = read_commit(ROOT).value or ""
     return {
         **found,
         "failed": last,
         "seconds": round(time.monotonic() - began, 1),
-        "commit": commit[:12] + "-dirty" * commit.endswith("-dirty"),
     }
 
 
@@ -308,8 +306,11 @@ def main() -> None:
             if pair.name not in known
             and (not options.only or any(part in pair.name for part in options.only))
         ]
+        # Before the answers are written, which are in a file of this commit.
+        commit = read_commit(ROOT).value or "unknown"
+        named = commit[:12] + "-dirty" * commit.endswith("-dirty")
         for name, answer in ask_all(wanted, ["--seconds", options.seconds], options.jobs):
-            known[name] = answer
+            known[name] = {**answer, "commit": named}
             options.output.write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
             page = options.output.with_suffix(".md")
             page.write_text(write_page(kept), encoding="utf-8")
