@@ -69,8 +69,8 @@ FIRST: tuple[Case, ...] = (
     _one("recompute_gallery", "recompute"),
     _one("recompute_stations", "recompute", unseen=True),
     _one("growth_history", "growth", tolerance=ROUNDING),
-    # The same until the queue is full.
-    _one("growth_queue", "growth", tolerance=ROUNDING),
+    # The same only until the queue is full.
+    _one("growth_queue", "growth", tolerance=None),
     _one("growth_hooks", "growth"),
     Case("communication_accumulation", (Culprit("communication"),), tolerance=ROUNDING, ranks=2),
     Case("straggler_first_rank", (Culprit("straggler"),), ranks=2),
