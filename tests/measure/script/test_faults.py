@@ -187,7 +187,7 @@ def test_whole_steps_in_a_graph_are_only_watched(
 
     class Graph:
         def replay(self) -> None:
-            sum(range(100_000))
+            sum(range(20_000))
 
     monkeypatch.setattr(boundary, "graph_class", lambda: Graph)
     monkeypatch.setattr(torch.cuda, "CUDAGraph", Graph)
@@ -343,9 +343,7 @@ def test_updates_by_hand_and_marked_steps_are_steps(tmp_path: Path) -> None:
         assert diagnosis.findings
 
 
-def test_the_garbage_collector_is_told_apart_from_the_line_that_calls_it(
-    tmp_path: Path, small_heap: None
-) -> None:
+def test_the_garbage_collector_is_told_apart_from_the_line_that_calls_it(tmp_path: Path) -> None:
     code = """
     import gc
     index = [[number] for number in range(20_000)]
