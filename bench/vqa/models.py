@@ -42,3 +42,18 @@ class Eyes:
                 f"{' and '.join(BY_TYPE)} models, textgen those that only read text"
             )
         return BY_TYPE[found]
+
+
+def vision_shape(
+    max_crops: int, image: int, layers: int, hidden: int, heads: int, ffn: int
+) -> dict[str, int]:
+    """The tower that looks: `image` pixels a side in patches of 14, at most so many tiles."""
+    return {
+        "max_crops": max_crops,
+        "image": image,
+        "patch": 14,
+        "vision_layers": layers,
+        "vision_hidden": hidden,
+        "vision_heads": heads,
+        "vision_ffn": ffn,
+    }

@@ -5,7 +5,7 @@ from __future__ import annotations
 from bench.data import vocabulary
 from bench.generation.job import TINY_LANGUAGE, Family, make_workload
 from bench.vqa import molmo
-from bench.vqa.models import Eyes
+from bench.vqa.models import Eyes, vision_shape
 from bench.vqa.questions import WORDS, open_questions
 from diagnose.workload import Size
 
@@ -13,45 +13,31 @@ VOCABULARY = vocabulary.COMMON_SIZE + len(WORDS)
 EYES = Eyes(molmo.MODEL_TYPE)
 
 
-def _vision(
-    max_crops: int, image: int, margin: int, layers: int, hidden: int, heads: int, ffn: int
-) -> dict[str, int]:
-    """`image` pixels a side in patches of 14; neighbouring crops share twice the margin of them."""
-    return {
-        "max_crops": max_crops,
-        "image": image,
-        "patch": 14,
-        "margin": margin,
-        "vision_layers": layers,
-        "vision_hidden": hidden,
-        "vision_heads": heads,
-        "vision_ffn": ffn,
-    }
-
-
+# Neighboring crops share twice the margin of their patches.
 SIZES = {
     # Molmo2-4B, the smallest that is published, with the batch and the crops of the field report.
     "seed": Size(
         batch_size=32,
         sequence_length=32,
-        shape=_vision(12, image=378, margin=4, layers=25, hidden=1152, heads=16, ffn=4304)
-        | {"layers": 36, "hidden": 2560, "heads": 32, "kv_heads": 8, "head_dim": 128}
+        shape=vision_shape(12, image=378, layers=25, hidden=1152, heads=16, ffn=4304)
+        | {"margin": 4, "layers": 36, "hidden": 2560, "heads": 32, "kv_heads": 8, "head_dim": 128}
         | {"ffn": 9728, "vocab": 151936, "tied": 0, "rows": 64, "new_tokens": 16},
     ),
     # Tenths of a second for a batch on two CPU cores.
     "small": Size(
         batch_size=4,
         sequence_length=16,
-        shape=_vision(4, image=112, margin=1, layers=2, hidden=64, heads=2, ffn=256)
-        | {"layers": 2, "hidden": 128, "heads": 4, "kv_heads": 2, "head_dim": 32, "ffn": 344}
+        shape=vision_shape(4, image=112, layers=2, hidden=64, heads=2, ffn=256)
+        | {"margin": 1, "layers": 2, "hidden": 128, "heads": 4, "kv_heads": 2}
+        | {"head_dim": 32, "ffn": 344}
         | {"vocab": VOCABULARY, "tied": 0, "rows": 64, "new_tokens": 16},
     ),
     # For tests.
     "tiny": Size(
         batch_size=2,
         sequence_length=16,
-        shape=_vision(2, image=56, margin=1, layers=2, hidden=32, heads=2, ffn=64)
-        | {**TINY_LANGUAGE, "head_dim": 16}
+        shape=vision_shape(2, image=56, layers=2, hidden=32, heads=2, ffn=64)
+        | {**TINY_LANGUAGE, "margin": 1, "head_dim": 16}
         | {"vocab": VOCABULARY, "tied": 0, "rows": 16, "new_tokens": 8},
     ),
 }

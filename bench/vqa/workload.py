@@ -13,7 +13,7 @@ from bench.generation.job import (
     make_workload,
 )
 from bench.vqa import generator
-from bench.vqa.models import Eyes
+from bench.vqa.models import Eyes, vision_shape
 from bench.vqa.questions import WORDS, open_questions
 from diagnose.workload import Size
 
@@ -21,27 +21,12 @@ EYES = Eyes(generator.MODEL_TYPE)
 VOCABULARY = vocabulary.COMMON_SIZE + len(WORDS)
 
 
-def _vision(
-    max_crops: int, image: int, layers: int, hidden: int, heads: int, ffn: int
-) -> dict[str, int]:
-    """The tower that looks: `image` pixels a side in patches of 14, at most so many tiles."""
-    return {
-        "max_crops": max_crops,
-        "image": image,
-        "patch": 14,
-        "vision_layers": layers,
-        "vision_hidden": hidden,
-        "vision_heads": heads,
-        "vision_ffn": ffn,
-    }
-
-
 SIZES = {
     # InternVL3-1B with the batch and the tiles of the report about evaluating MolmoE-1B.
     "seed": Size(
         batch_size=32,
         sequence_length=32,
-        shape=_vision(max_crops=12, image=448, layers=24, hidden=1024, heads=16, ffn=4096)
+        shape=vision_shape(max_crops=12, image=448, layers=24, hidden=1024, heads=16, ffn=4096)
         | QWEN_HALF_BILLION
         | {"vocab": 151674, "tied": 0, "rows": 64, "new_tokens": 16},
     ),
@@ -49,7 +34,7 @@ SIZES = {
     "small": Size(
         batch_size=4,
         sequence_length=16,
-        shape=_vision(max_crops=4, image=112, layers=2, hidden=64, heads=2, ffn=256)
+        shape=vision_shape(max_crops=4, image=112, layers=2, hidden=64, heads=2, ffn=256)
         | {"layers": 2, "hidden": 128, "heads": 4, "kv_heads": 2, "ffn": 344}
         | {"vocab": VOCABULARY, "tied": 0, "rows": 64, "new_tokens": 16},
     ),
@@ -57,7 +42,7 @@ SIZES = {
     "tiny": Size(
         batch_size=2,
         sequence_length=16,
-        shape=_vision(max_crops=2, image=56, layers=1, hidden=32, heads=2, ffn=64)
+        shape=vision_shape(max_crops=2, image=56, layers=1, hidden=32, heads=2, ffn=64)
         | TINY_LANGUAGE
         | {"vocab": VOCABULARY, "tied": 0, "rows": 16, "new_tokens": 8},
     ),
