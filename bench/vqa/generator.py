@@ -25,22 +25,33 @@ DOWNSAMPLING = 0.5
 PHOTOGRAPH = (768, 1024)
 
 
-class TiledPictures:
-    """By Pillow: torchvision, which the usual processors need, is not installed."""
+class Pictures:
+    """Files or noise, cut by a processor into at most so many pieces."""
 
-    def __init__(self, processor: Any, tokens_per_tile: int, max_crops: int) -> None:
+    def __init__(self, processor: Any, max_crops: int) -> None:
         self._processor = processor
-        self._tokens_per_tile = tokens_per_tile
         self._max_crops = max_crops
 
     def tile(self, image: Path, max_crops: int | None) -> Picture:
-        return self._cut(read_picture(image), max_crops)
+        return self._cut(read_picture(image), self._max_crops if max_crops is None else max_crops)
 
     def make(self, max_crops: int | None, generator: torch.Generator) -> Picture:
-        return self._cut(make_picture(generator), max_crops)
+        return self._cut(
+            make_picture(generator), self._max_crops if max_crops is None else max_crops
+        )
 
-    def _cut(self, picture: Any, max_crops: int | None) -> Picture:
-        most = self._max_crops if max_crops is None else max_crops
+    def _cut(self, picture: Any, most: int) -> Picture:
+        raise NotImplementedError
+
+
+class TiledPictures(Pictures):
+    """By Pillow: torchvision, which the usual processors need, is not installed."""
+
+    def __init__(self, processor: Any, tokens_per_tile: int, max_crops: int) -> None:
+        super().__init__(processor, max_crops)
+        self._tokens_per_tile = tokens_per_tile
+
+    def _cut(self, picture: Any, most: int) -> Picture:
         cut = self._processor(picture, crop_to_patches=True, max_patches=most, return_tensors="pt")
         tiles: Tensor = cut["pixel_values"]
         return Picture(tiles, ((len(tiles), self._tokens_per_tile),))

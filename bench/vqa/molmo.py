@@ -22,7 +22,7 @@ from bench.generation.job import Shape
 from bench.generation.language import CharacterLanguage, TokenizerLanguage, Views
 from bench.generation.local_model import guarded, load_language, load_model
 from bench.generation.reader import ABOUT_PICTURE, PIXELS, Picture, Reader
-from bench.vqa.generator import make_picture, read_picture
+from bench.vqa.generator import Pictures
 from bench.vqa.questions import WORDS
 from diagnose.measure.evaluation.directory import read_config
 from diagnose.workload import WorkloadError
@@ -91,21 +91,10 @@ class MolmoTokenizer(TokenizerLanguage):
         return ids if ids[:1] == [begin] else [begin, *ids]
 
 
-class CroppedPictures:
+class CroppedPictures(Pictures):
     """Cut by the processor of transformers."""
 
-    def __init__(self, processor: Any, max_crops: int) -> None:
-        self._processor = processor
-        self._max_crops = max_crops
-
-    def tile(self, image: Path, max_crops: int | None) -> Picture:
-        return self._cut(read_picture(image), max_crops)
-
-    def make(self, max_crops: int | None, generator: torch.Generator) -> Picture:
-        return self._cut(make_picture(generator), max_crops)
-
-    def _cut(self, picture: Any, max_crops: int | None) -> Picture:
-        most = self._max_crops if max_crops is None else max_crops
+    def _cut(self, picture: Any, most: int) -> Picture:
         cut = self._processor(picture, max_crops=most, return_tensors="pt")
         low_rows, low_columns, rows, columns = cut["image_grids"][0].tolist()
         about = {name: cut[name] for name in ABOUT_PICTURE}
