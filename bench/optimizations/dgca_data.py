@@ -110,6 +110,10 @@ def _endless(text: str, **options: Any) -> Side:
     return Side(text, outcome, {"batch": opened(trial)})
 
 
+def _workers(count: int) -> Side:
+    return _endless(f"{count} workers", num_workers=count, persistent_workers=True)
+
+
 def _epochs(text: str, extra_rows: int = 0, **options: Any) -> Side:
     """Whole short epochs, so that what happens between them counts."""
 
@@ -155,7 +159,19 @@ OPTIMIZATIONS = (
         key="loader_workers",
         title="Load in worker processes",
         before=_endless("in the training process"),
-        after=_endless("2 workers", num_workers=2, persistent_workers=True),
+        after=_workers(2),
+    ),
+    Optimization(
+        key="loader_workers_4",
+        title="Four workers instead of two",
+        before=_workers(2),
+        after=_workers(4),
+    ),
+    Optimization(
+        key="loader_workers_8",
+        title="Eight workers instead of two",
+        before=_workers(2),
+        after=_workers(8),
     ),
     Optimization(
         key="loader_prefetch",

@@ -315,6 +315,8 @@ CLAIMS: Mapping[Source, tuple[Claim, ...]] = {
     ),
     DGCA: (
         _any("003-25", "preloading loads a batch no faster", SAME, speedup, "dataset_preload"),
+        _gpu("003-26", "4 loader workers are as fast as 2", SAME, speedup, "loader_workers_4"),
+        _gpu("003-26", "8 loader workers are as fast as 2", SAME, speedup, "loader_workers_8"),
         _any("003-28", "the double loop makes most of the launches", MOST, loop_share),
         _any("003-29", "the loop runs 6 times for each sample", (6, 6), loop_passes),
         _any("003-30", "each pass of the loop is one launch", ALL, pass_launches),

@@ -20,6 +20,8 @@ EXPERIMENT_KEYS = (
     "dataset_preload",
     "dataset_batched",
     "loader_workers",
+    "loader_workers_4",
+    "loader_workers_8",
     "loader_prefetch",
     "loader_persistent",
     "loader_drop_last",
