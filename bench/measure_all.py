@@ -1,11 +1,13 @@
 """How are all committed reports measured anew? One after the other, from a clean commit.
 
     python -m bench.measure_all --list
-    python -m bench.measure_all --prefix amd-epyc
+    python -m bench.measure_all --prefix cpu
     python -m bench.measure_all --try            each part once, at its smallest, kept nowhere
 
 Nothing else may run on the machine meanwhile. What has a record of this commit already is left out,
-so that the same command goes on where an earlier one was ended; commit the reports at the end.
+so that the same command goes on where an earlier one was ended; commit the reports at the end. Two
+long commands go on in the same way and are started by themselves: bench.same_code (about an hour)
+and bench.whole_command (a quarter of one, as root).
 """
 
 from __future__ import annotations
@@ -86,7 +88,7 @@ PARTS = (
 def main(words: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="measure_all", description=__doc__.splitlines()[0])
     add = parser.add_argument
-    add("--prefix", default="amd-epyc", help="of the labels (default: %(default)s)")
+    add("--prefix", default="cpu", help="of the labels (default: %(default)s)")
     add("--only", nargs="+", default=[], metavar="PART", help="as --list names them")
     add("--list", action="store_true", help="what there is, and about how long it takes")
     add("--try", action="store_true", dest="tries", help="each part once, at its smallest size")

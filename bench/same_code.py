@@ -4,27 +4,25 @@
 
 Every repetition is a whole experiment of `optimize`, from building both sides to its interval; the
 pauses spread them over one long run. Each is kept as soon as it is done, so that the same command
-goes on where an earlier one was ended. The share of the 95 % intervals that exclude 1 is printed
-with an interval of its own: at most 5 % of them should.
+goes on where an earlier one was ended. The share of the 95 % intervals that exclude 1 is published
+beside the file with an interval of its own: at most 5 % of them should.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
+from bench.kept import ROOT, Kept
 from diagnose.commands.shared.arguments import count, count_or_none
-from diagnose.records.files import write_file
 from diagnose.records.sequential import Block, ratio_interval
 
 CONFIDENCE = 0.95
-FILE = Path("reports/same-code/same_code.json")
+FILE = ROOT / "reports" / "same_code.json"
 
 
 def main(words: Sequence[str] | None = None) -> int:
@@ -36,15 +34,21 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("--output", type=Path, default=FILE, metavar="FILE")
     options = parser.parse_args(words)
     settings = {"size": options.size, "effort": options.effort}
-    kept = _read(options.output, settings)
+    kept = Kept(options.output, settings)
     run = repeat(options.size, options.effort)
-    while len(kept) < options.repetitions:
-        if kept:
+    while len(kept.entries) < options.repetitions:
+        if kept.entries:
             time.sleep(options.pause)
-        kept.append({"began": time.time(), "blocks": [list(each) for each in run(len(kept))]})
-        _save(options.output, settings, kept)
-        print(f"{len(kept)} of {options.repetitions}: {_show(kept[-1]['blocks'])}", flush=True)
-    print(summarize([each["blocks"] for each in kept]))
+        blocks = [list(each) for each in run(len(kept.entries))]
+        kept.add({"began": time.time(), "blocks": blocks})
+        print(f"{len(kept.entries)} of {options.repetitions}: {_show(blocks)}", flush=True)
+    summary = summarize([each["blocks"] for each in kept.entries])
+    kept.publish(
+        "How often does an experiment see a difference where there is none?",
+        "python -m bench.same_code",
+        f"{summary}.",
+    )
+    print(summary)
     return 0
 
 
@@ -116,27 +120,6 @@ def _show(blocks: Sequence[Sequence[float]]) -> str:
     found = ratio_interval([Block(*each) for each in blocks], CONFIDENCE)
     ends = "no interval" if found.low is None else f"[{found.low:.3f}, {found.high:.3f}]"
     return f"{found.center:.3f} {ends} after {len(blocks)} blocks"
-
-
-def _read(path: Path, settings: dict[str, str]) -> list[dict[str, Any]]:
-    if not path.exists():
-        return []
-    try:
-        found = json.loads(path.read_text())
-        kept: list[dict[str, Any]] = found["repetitions"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        sys.exit(f"same_code: {path} cannot be read ({error}); remove it or name another --output")
-    if found["settings"] != settings:
-        sys.exit(
-            f"same_code: {path} has other settings ({found['settings']}); name another --output"
-        )
-    return kept
-
-
-def _save(path: Path, settings: dict[str, str], kept: list[dict[str, Any]]) -> None:
-    text = json.dumps({"settings": settings, "repetitions": kept}, indent=1) + "\n"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_file(path, lambda temporary: temporary.write_text(text))
 
 
 if __name__ == "__main__":

@@ -13,7 +13,6 @@ optimiser step to the last word of the run.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import random
 import signal
@@ -25,13 +24,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from bench.kept import ROOT, Kept
 from bench.two_hosts import bytes_per_second, find_obstacle, two_hosts
 from diagnose.commands.shared.arguments import count
-from diagnose.records.files import write_file
 from diagnose.records.sequential import Block, ratio_interval
 
-ROOT = Path(__file__).resolve().parents[1]
-FILE = Path("reports/whole-command/whole_command.json")
+FILE = ROOT / "reports" / "whole_command.json"
 CONFIDENCE = 0.95
 LIMIT_SECONDS = 1200.0
 SIDES = ("original", "control", "recommended")
@@ -73,16 +71,21 @@ def main(words: Sequence[str] | None = None) -> int:
         sys.exit(f"whole_command: {obstacle}")
     names = ("rate", "steps", "scale", "batch_size", "size")
     settings = {name: getattr(options, name) for name in names}
-    kept = read(options.output, settings)
+    kept = Kept(options.output, settings)
     with tempfile.TemporaryDirectory() as folder:
         make_data(Path(folder), options.size)
-        while len(kept) < options.blocks:
-            order = random.Random(len(kept)).sample(SIDES, len(SIDES))
+        while len(kept.entries) < options.blocks:
+            order = random.Random(len(kept.entries)).sample(SIDES, len(SIDES))
             block = {side: run(side, settings, Path(folder)) for side in order}
-            kept.append({side: block[side] for side in SIDES})
-            save(options.output, settings, kept)
-            print(f"{len(kept)} of {options.blocks}: {block}", flush=True)
-    print(summarize(settings, kept))
+            kept.add({side: block[side] for side in SIDES})
+            print(f"{len(kept.entries)} of {options.blocks}: {block}", flush=True)
+    summary = summarize(settings, kept.entries)
+    kept.publish(
+        "Is the recommended training command faster than the original one?",
+        "python -m bench.whole_command",
+        f"{summary}.",
+    )
+    print(summary)
     return 0
 
 
@@ -153,25 +156,6 @@ def judge(low: float | None, high: float | None) -> str:
     if low is None or high is None or low <= 1 <= high:
         return "not decided"
     return "CONFIRMED" if low > 1 else "REFUTED"
-
-
-def read(path: Path, settings: Mapping[str, Any]) -> list[dict[str, float]]:
-    if not path.exists():
-        return []
-    try:
-        found = json.loads(path.read_text())
-        kept: list[dict[str, float]] = found["blocks"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        sys.exit(f"whole_command: {path} cannot be read ({error}); name another --output")
-    if found["settings"] != settings:
-        sys.exit(f"whole_command: {path} has other settings; name another --output")
-    return kept
-
-
-def save(path: Path, settings: Mapping[str, Any], kept: Sequence[Mapping[str, float]]) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    text = json.dumps({"settings": settings, "blocks": kept}, indent=1) + "\n"
-    write_file(path, lambda temporary: temporary.write_text(text))
 
 
 if __name__ == "__main__":

@@ -203,11 +203,9 @@ def write_clone(folder: Path) -> Path:
     for name in ("Makefile", "bench", "conftest.py", "diagnose", "pyproject.toml"):
         (folder / name).symlink_to(ROOT / name)
     # Apart from reports/, where commands write at the same time.
-    shutil.copytree(ROOT / "reports" / "amd-epyc-vqa", folder / "committed" / "amd-epyc-vqa")
-    (folder / "measured" / "amd-epyc-dgca").mkdir(parents=True)
-    shutil.copy(
-        ROOT / "reports" / "amd-epyc-dgca" / "scaling.json", folder / "measured" / "amd-epyc-dgca"
-    )
+    shutil.copytree(ROOT / "reports" / "cpu-vqa", folder / "committed" / "cpu-vqa")
+    (folder / "measured" / "cpu-dgca").mkdir(parents=True)
+    shutil.copy(ROOT / "reports" / "cpu-dgca" / "scaling.json", folder / "measured" / "cpu-dgca")
     shutil.copy(ROOT / "bench" / "examples" / "my_job.py", folder)
     (folder / "train.py").write_text(TRAIN)
     (folder / "sentences.tsv").write_text("我门去学校\t我们去学校\n天气很号\t天气很好\n" * 40)

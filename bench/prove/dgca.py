@@ -1,6 +1,6 @@
 """Is DGCA's vectorized form faster than its loops? Two commits of this repository, proven.
 
-    python -m bench.prove.dgca --label amd-epyc-dgca-prove
+    python -m bench.prove.dgca --label cpu-dgca-prove
 
 The first commit trains by default as the job was found, the second with every proven optimization;
 nothing else differs. Both are children of HEAD, made without touching the working tree, and their

@@ -12,7 +12,7 @@ from diagnose.records.ranks import ScalingRecord
 from diagnose.render import store
 
 MANUAL = """example:
-  python -m diagnose scale --label amd-epyc-dgca --ranks 8 64 512 --link ib400"""
+  python -m diagnose scale --label cpu-dgca --ranks 8 64 512 --link ib400"""
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from bench import whole_command
 from bench.dgca.arguments import parse
+from bench.kept import Kept
 from bench.two_hosts import bytes_per_second
 
 SETTINGS = {"rate": "4gbit", "steps": 3, "scale": 50, "batch_size": 16, "size": "tiny"}
@@ -49,15 +50,21 @@ def test_the_verdict_is_that_of_its_blocks(recommended: float, verdict: str) -> 
 
 def test_blocks_of_other_settings_are_not_mixed(tmp_path: Path) -> None:
     path = tmp_path / "a" / "blocks.json"
-    assert whole_command.read(path, SETTINGS) == []
-    kept = [{"original": 1.0, "control": 1.0, "recommended": 0.9}]
-    whole_command.save(path, SETTINGS, kept)
-    assert whole_command.read(path, SETTINGS) == kept
+    kept = Kept(path, SETTINGS)
+    assert kept.entries == []
+    kept.add({"original": 1.0, "control": 1.0, "recommended": 0.9})
+    again = Kept(path, SETTINGS)
+    assert again.entries == kept.entries
+    again.publish("Faster?", "make it", "Yes.")
+    page = path.with_suffix(".md").read_text()
+    assert page.startswith("# Faster?\n\nWritten by `make it`.\n\nYes.\n")
+    assert "| rate | 4gbit |" in page
+    assert f"| commit | {again.settings['commit']} |" in page
     with pytest.raises(SystemExit, match="other settings"):
-        whole_command.read(path, {**SETTINGS, "rate": "1gbit"})
+        Kept(path, {**SETTINGS, "rate": "1gbit"})
     path.write_text(json.dumps([]))
     with pytest.raises(SystemExit, match="cannot be read"):
-        whole_command.read(path, SETTINGS)
+        Kept(path, SETTINGS)
 
 
 @pytest.mark.parametrize("words", [["--rate", "fast"], ["--blocks", "0"], ["--scale", "x"]])

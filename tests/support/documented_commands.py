@@ -107,9 +107,8 @@ COMMANDS: dict[str, Small] = {
         "--device cpu --max-tokens 4",
         leaves="evaluation/results.json",
     ),
-    "python -m diagnose scale --label amd-epyc-dgca --ranks 8 64 512 --link ib400": Small(
-        "python -m diagnose scale --label amd-epyc-dgca --ranks 8 64 512 --link ib400 "
-        "--reports measured"
+    "python -m diagnose scale --label cpu-dgca --ranks 8 64 512 --link ib400": Small(
+        "python -m diagnose scale --label cpu-dgca --ranks 8 64 512 --link ib400 --reports measured"
     ),
     "make report": RENDERED,
     "make check": RENDERED,
@@ -159,7 +158,7 @@ ELSEWHERE: dict[str, Elsewhere] = {
             "pairs --kind sabotaged",
             "pairs --kind equal --runs 200 --seconds 10 --jobs 2",
             "cost",
-            "dgca --label amd-epyc-dgca-prove",
+            "dgca --label cpu-dgca-prove",
         )
     },
     "diagnose watch --from-step 30 --steps 60 train.py": WATCHES,
