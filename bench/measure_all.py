@@ -54,7 +54,8 @@ SMOKE = ("--smoke",)
 PARTS = (
     Part("bert", "run", 2, ("-m", "diagnose", "run", "--workload", "bert")),
     Part("dgca", "run", 2, ("-m", "diagnose", "run", "--workload", "dgca")),
-    Part("dgca", "bandwidth", 1.5, _ranks("diagnose/ddp_bandwidth.py"), SMOKE),
+    # `run` measures the link as well, with fewer sizes.
+    Part("link", "bandwidth", 2, _ranks("diagnose/ddp_bandwidth.py"), SMOKE),
     Part("dgca", "scaling", 7, _ranks("diagnose/ddp_scaling.py", "--workload", "dgca")),
     Part("dgca", "optimize", 10, ("-m", "diagnose", "optimize", "--workload", "dgca")),
     Part("timeseries", "optimize", 8, ("-m", "diagnose", "optimize", "--workload", "timeseries")),

@@ -1,12 +1,14 @@
 """What does watching cost a job? Plain and watched runs of one job, in random order.
 
-`python -m bench.watch_cost [PAIRS]`, alone on the machine. Compared are all steps but the longest
-(in a watched run that is the one in which the verdict is told): their time, what all threads of
-the process take from the processor meanwhile (which neighbours disturb less), and peak memory.
+`python -m bench.watch_cost [--pairs N] [--device KIND]`, alone on the machine. Compared are all
+steps but the longest (in a watched run that is the one in which the verdict is told): their time,
+what all threads of the process take from the processor meanwhile (which neighbours disturb less),
+and peak memory. On the simulated device (docs/gpu.md) the clock is the one that it is simulated by.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import random
@@ -15,6 +17,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+from diagnose.commands.shared.arguments import count
 from diagnose.records.stats import log_ratio_interval
 
 ROOT = Path(__file__).parents[1]
@@ -26,8 +29,10 @@ import json, resource, sys, time
 import torch
 
 torch.manual_seed(0)
+device = sys.argv[3]
 layer = torch.nn.TransformerEncoderLayer(128, 4, 512, batch_first=True)
 model = torch.nn.Sequential(torch.nn.TransformerEncoder(layer, 4), torch.nn.Linear(128, 10))
+model.to(device)
 optimizer = torch.optim.AdamW(model.parameters())
 data = torch.utils.data.TensorDataset(torch.randn(4000, 32, 128), torch.randint(0, 10, (4000, 32)))
 def now():
@@ -35,6 +40,7 @@ def now():
 times, began = [], now()
 while len(times) < int(sys.argv[2]):
     for x, y in torch.utils.data.DataLoader(data, batch_size=8, shuffle=True):
+        x, y = x.to(device), y.to(device)
         optimizer.zero_grad()
         loss = torch.nn.functional.cross_entropy(model(x).flatten(0, 1), y.flatten())
         loss.backward()
@@ -51,13 +57,14 @@ json.dump(found, open(sys.argv[1], "w"))
 """
 
 
-def run(folder: Path, *, watched: bool) -> dict[str, float]:
+def run(folder: Path, device: str, *, watched: bool) -> dict[str, float]:
     found = folder / "found.json"
     watch = ["-m", "diagnose", "watch", "--seconds", str(SECONDS)] if watched else []
+    path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
     subprocess.run(
-        [sys.executable, *watch, str(folder / "job.py"), str(found), str(STEPS)],
+        [sys.executable, *watch, str(folder / "job.py"), str(found), str(STEPS), device],
         cwd=ROOT,
-        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)},
+        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": path},
         stderr=subprocess.DEVNULL,
         check=True,
     )
@@ -65,7 +72,12 @@ def run(folder: Path, *, watched: bool) -> dict[str, float]:
     return told
 
 
-def main(pairs: int) -> None:
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="watch_cost", description=__doc__.splitlines()[0])
+    parser.add_argument("--pairs", type=count, default=PAIRS, metavar="N")
+    parser.add_argument("--device", default="cpu", metavar="KIND")
+    options = parser.parse_args()
+    pairs = options.pairs
     order = random.Random(0)
     plain: list[dict[str, float]] = []
     watched: list[dict[str, float]] = []
@@ -74,7 +86,8 @@ def main(pairs: int) -> None:
         (folder / "job.py").write_text(JOB)
         for pair in range(pairs):
             for is_watched in order.sample([False, True], 2):
-                (watched if is_watched else plain).append(run(folder, watched=is_watched))
+                found = run(folder, options.device, watched=is_watched)
+                (watched if is_watched else plain).append(found)
             print(f"pair {pair + 1}: {plain[-1]} plain, {watched[-1]} watched", flush=True)
     for what, words in (("seconds", "a step is"), ("busy", "in processor time it is")):
         ratio = log_ratio_interval([each[what] for each in watched], [each[what] for each in plain])
@@ -85,4 +98,4 @@ def main(pairs: int) -> None:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]) if sys.argv[1:] else PAIRS)
+    main()

@@ -3,12 +3,14 @@
     python -m bench.planted_async.clock SCRIPT STEPS
 
 runs the script unchanged, and prints one JSON object after the script's own output. A step ends
-where the last kernel of its optimizer ends; nothing is waited for in between.
+where the last kernel of its optimizer ends; nothing is waited for in between. Of several ranks the
+first one speaks: they end their steps together.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import runpy
 import sys
 from typing import Any
@@ -43,7 +45,8 @@ def main(script: str, steps: int) -> None:
         (ends[at + length] - ends[at]) / length for at in range(0, count - length + 1, length)
     ]
     seen = {"seconds": span / count, "busy": busy / span, "kernels": len(kernels) / count}
-    print(json.dumps({**seen, "blocks": blocks}))
+    if os.environ.get("RANK", "0") == "0":
+        print(json.dumps({**seen, "blocks": blocks}))
 
 
 if __name__ == "__main__":

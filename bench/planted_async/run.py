@@ -60,16 +60,18 @@ class Truth:
 def measure(timed: Timed, environment: Mapping[str, str], steps: int = STEPS) -> Truth:
     with TemporaryDirectory() as scratch:
         slow, fixed = (
-            _run(script, {**environment, **timed.variables}, steps)
+            _run(script, {**environment, **timed.variables}, steps, timed.case.ranks)
             for script in (timed.case.slow, fixed_script(timed.case, Path(scratch)))
         )
     block_steps = max(1, (steps - WARM_UP) // BLOCKS)
     return Truth(slow, fixed, timed.case.fixed_work, block_steps)
 
 
-def _run(script: Path, environment: Mapping[str, str], steps: int) -> Side:
+def _run(script: Path, environment: Mapping[str, str], steps: int, ranks: int) -> Side:
+    launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
+    words = [*(launcher if ranks > 1 else ()), "-m", "bench.planted_async.clock"]
     done = subprocess.run(
-        [sys.executable, "-m", "bench.planted_async.clock", str(script), str(steps)],
+        [sys.executable, *words, str(script), str(steps)],
         cwd=ROOT, env=dict(environment), capture_output=True, text=True, check=False,
         timeout=DEADLINE_SECONDS,
     )  # fmt: skip

@@ -41,6 +41,13 @@ def _one(name: str, cause: str, profile: str, fixed_work: int = 1) -> Timed:
     )
 
 
+def _ranks(name: str, cause: str, profile: str) -> Timed:
+    """On two devices, whose exchanges have a stream of their own. What is spread otherwise between
+    the ranks is another sum."""
+    tolerance = None if cause == "straggler" else ROUNDING
+    return Timed(Case(name, (Culprit(cause),), tolerance, ranks=2, home=HOME), profile)
+
+
 def _healthy(name: str, profile: str) -> Timed:
     return Timed(Case(name, (), ROUNDING, home=HOME), profile)
 
@@ -70,6 +77,8 @@ CASES: tuple[Timed, ...] = (
     # The room of one stream fits, and little else.
     replace(_one("allocation_streams", "allocation", "h100"), limit_mib=68),
     _one("host_checksum", "host", "h100"),
+    _ranks("straggler_lengths", "straggler", "slow"),
+    _ranks("communication_micro_batches", "communication", "h100"),
     _healthy("host_checksum", "slow"),
     _healthy("compute_plain", "slow"),
     _healthy("compute_hidden_rows", "slow"),

@@ -29,7 +29,11 @@ from diagnose.measure.machine.allocator import keep_freed_memory
 from diagnose.measure.machine.describe import identities, probe
 from diagnose.measure.machine.device import DeviceError, open_device
 from diagnose.measure.machine.fitting import fit
-from diagnose.measure.machine.out_of_memory import is_out_of_memory
+from diagnose.measure.machine.out_of_memory import (
+    ONE_PROCESS,
+    is_held_by_another,
+    is_out_of_memory,
+)
 from diagnose.measure.optimize.experiment import (
     Bench,
     measure_ladder_step,
@@ -276,6 +280,8 @@ def _sentence(error: Exception) -> str:
     text = one_sentence(str(error))
     if is_out_of_memory(error, torch.OutOfMemoryError):
         return f"out of memory: {text}; choose a smaller --size or batch"
+    if is_held_by_another(text):
+        return f"{text}: {ONE_PROCESS}"
     return f"{type(error).__name__}: {text}{_user_place(error)}"
 
 

@@ -10,9 +10,12 @@ from diagnose.render.page import Place, Section
 
 
 def finding_sections(
-    findings: Sequence[Finding], no_cause: str = "No cause was found."
+    findings: Sequence[Finding], of: str, no_cause: str = "No cause was found."
 ) -> list[Section]:
-    """Causes with advice, one line for each thing excluded, one sentence for all flags."""
+    """Causes with advice, one line for each thing excluded, one sentence for all flags.
+
+    Several records raise the same flags: `of` says what was measured in this one.
+    """
     causes = _of(findings, "cause")
     excluded = _of(findings, "excluded")
     undecided = _of(findings, "cannot tell")
@@ -23,8 +26,8 @@ def finding_sections(
         _evidence(Place.EXCLUDED, "Why these are excluded", excluded),
         Section(Place.LEFT, "Cannot tell", _short(undecided)),
         _evidence(Place.LEFT, "Why this cannot be told", undecided),
-        Section(Place.LEFT, "Flags", _sentence(flags)),
-        _evidence(Place.LEFT, "Evidence for the flags", flags),
+        Section(Place.LEFT, "Flags", _sentence(flags, of)),
+        _evidence(Place.LEFT, "Evidence for the flags", flags, of),
     ]
 
 
@@ -32,8 +35,9 @@ def _of(findings: Sequence[Finding], verdict: str) -> list[Finding]:
     return [each for each in findings if each.verdict == verdict]
 
 
-def _evidence(place: Place, title: str, findings: Sequence[Finding]) -> Section:
-    return Section(place, title, [_lines(findings)] if findings else [], folded=True)
+def _evidence(place: Place, title: str, findings: Sequence[Finding], of: str = "") -> Section:
+    blocks = [*([f"{of}:"] if of else []), _lines(findings)] if findings else []
+    return Section(place, title, blocks, folded=True)
 
 
 def _short(findings: Sequence[Finding]) -> list[str]:
@@ -41,12 +45,12 @@ def _short(findings: Sequence[Finding]) -> list[str]:
     return ["\n".join(lines)] if lines else []
 
 
-def _sentence(findings: Sequence[Finding]) -> list[str]:
+def _sentence(findings: Sequence[Finding], of: str) -> list[str]:
     """The worst first, so that the eye meets it."""
     severities = ("critical", "warning", "info")
     ordered = sorted(findings, key=lambda each: severities.index(each.severity))
     text = "; ".join(f"{_begin(each.sentence).rstrip('.')}{_mark(each)}" for each in ordered)
-    return [prose(f"{text[0].upper()}{text[1:]}.")] if text else []
+    return [prose(f"{of}: {text}.")] if text else []
 
 
 def _begin(sentence: str) -> str:

@@ -70,6 +70,7 @@ def page(record: BandwidthRecord) -> Page:
             ),
             *finding_sections(
                 [*_worth_a_line(judge(record)), *find_flags(record.header.machine)],
+                "Link",
                 "- No fault of the link was found.",
             ),
             _detail("Link: every size", table(link.sizes, COLUMNS)),

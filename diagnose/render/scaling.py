@@ -116,7 +116,7 @@ def _say_option(record: ScalingRecord) -> str:
 def _findings(record: ScalingRecord) -> list[Section]:
     """Open what to do; the answer says how far it scales, the ledger what is excluded."""
     findings = [each for each in judge_scaling(record) if each.kind != EFFICIENCY]
-    sections = finding_sections(findings, "- No loss of scaling is proven to matter.")
+    sections = finding_sections(findings, "Scaling", "- No loss of scaling is proven to matter.")
     return [
         replace(each, title=f"Scaling: {each.title.lower()}") if each.folded else each
         for each in sections

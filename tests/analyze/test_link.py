@@ -7,14 +7,16 @@ from dataclasses import replace
 
 import pytest
 
+from diagnose.analyze.link import surroundings, trials, verdict
 from diagnose.analyze.link.bandwidth import measure_sizes
 from diagnose.analyze.link.surroundings import read_variables
 from diagnose.analyze.link.verdict import judge
 from diagnose.records.header import Fact, Reading
-from diagnose.records.ranks import EnvironmentTrial, SizeResult
+from diagnose.records.ranks import BandwidthRecord, EnvironmentTrial, SizeResult
 from tests.support.records.link import (
     bandwidth_record,
     field_report,
+    golden_record,
     gpu_machine,
     gpu_record,
     kinds,
@@ -182,24 +184,22 @@ def test_the_overhead_of_the_clock_is_flagged_where_it_shows() -> None:
 
 AS_IT_IS = trial("as it is")
 BROKEN, SLOW = trial("as it is", None, "hung", "10 s"), trial("as it is", 0.4e9)
+TRIALS: list[tuple[EnvironmentTrial, EnvironmentTrial, str | None]] = [
+    (BROKEN, trial("NCCL_P2P_DISABLE=1"), "trial_peers_broken"),
+    (AS_IT_IS, trial("NCCL_P2P_DISABLE=1", 30e9), "trial_poor_switch"),
+    (AS_IT_IS, trial("NCCL_P2P_DISABLE=1", None, "failed", "no space"), "trial_shared_memory"),
+    (AS_IT_IS, trial("NCCL_SHM_DISABLE=1", 20e9), "trial_peers_in_use"),
+    (AS_IT_IS, trial("NCCL_SHM_DISABLE=1", 1e9), "trial_memory_in_use"),
+    (SLOW, trial("gloo", 1e9), "trial_gloo_faster"),
+    (AS_IT_IS, trial("NCCL_P2P_LEVEL=SYS", 30e9), "trial_faster"),
+    # Within what trials differ by anyway, or not run at all.
+    (AS_IT_IS, trial("NCCL_P2P_DISABLE=1", 24e9), None),
+    (AS_IT_IS, trial("NCCL_NVLS_ENABLE=0", 18e9), None),
+    (AS_IT_IS, trial("NCCL_IB_DISABLE=1", None, "skipped", "there is one machine"), None),
+]
 
 
-@pytest.mark.parametrize(
-    ("first", "second", "kind"),
-    [
-        (BROKEN, trial("NCCL_P2P_DISABLE=1"), "trial_peers_broken"),
-        (AS_IT_IS, trial("NCCL_P2P_DISABLE=1", 30e9), "trial_poor_switch"),
-        (AS_IT_IS, trial("NCCL_P2P_DISABLE=1", None, "failed", "no space"), "trial_shared_memory"),
-        (AS_IT_IS, trial("NCCL_SHM_DISABLE=1", 20e9), "trial_peers_in_use"),
-        (AS_IT_IS, trial("NCCL_SHM_DISABLE=1", 1e9), "trial_memory_in_use"),
-        (SLOW, trial("gloo", 1e9), "trial_gloo_faster"),
-        (AS_IT_IS, trial("NCCL_P2P_LEVEL=SYS", 30e9), "trial_faster"),
-        # Within what trials differ by anyway, or not run at all.
-        (AS_IT_IS, trial("NCCL_P2P_DISABLE=1", 24e9), None),
-        (AS_IT_IS, trial("NCCL_NVLS_ENABLE=0", 18e9), None),
-        (AS_IT_IS, trial("NCCL_IB_DISABLE=1", None, "skipped", "there is one machine"), None),
-    ],
-)
+@pytest.mark.parametrize(("first", "second", "kind"), TRIALS)
 def test_what_a_trial_means(
     first: EnvironmentTrial, second: EnvironmentTrial, kind: str | None
 ) -> None:
@@ -213,3 +213,34 @@ def test_without_shared_memory_before_the_trial_says_nothing_about_it() -> None:
     trials = [trial("as it is", 1e9), trial("NCCL_SHM_DISABLE=1", 1e9)]
     found = judge(gpu_record(1e9, environment={**NO_MEMORY, **NO_PEERS}, trials=trials))
     assert not [each for each in found if each.kind.startswith("trial")]
+
+
+def no_line() -> BandwidthRecord:
+    """A step between two sizes, as where a library changes its algorithm."""
+    measured = [
+        size_result(4**power, rate=0.5e9 if power < 10 else 0.05e9) for power in range(5, 15)
+    ]
+    return bandwidth_record(measured)
+
+
+def test_every_rule_about_a_link_speaks_somewhere_and_is_silent_on_a_sound_one() -> None:
+    ib_off, small = gpu_machine(environment={"NCCL_IB_DISABLE": "1"}), Reading(2.0**26)
+    restless = replace(size_result(2**26), latency_seconds=((0.1, 0.2) * 5, (0.1, 0.1) * 5))
+    sick = [
+        field_report(),
+        golden_record(),
+        no_line(),
+        replace(bandwidth_record([*sizes(), restless]), overhead_seconds=1.0, complete=False),
+        replace(gpu_record(), ranks=(rank(0), replace(rank(1), torch_version="2.12.1"))),
+        bandwidth_record(sizes(rate=0.1e9), nodes=2, backend="nccl", where=ib_off),
+        bandwidth_record(where=replace(ib_off, shared_memory_bytes=small), backend="nccl"),
+        bandwidth_record(where=replace(ib_off, environment=NO_MEMORY)),
+        *(gpu_record(environment=each) for each in (NO_MEMORY, NO_PEERS, {"NCCL_ALGO": "Tree"})),
+        *(gpu_record(trials=[first, second]) for first, second, _ in TRIALS),
+    ]
+    tables = (surroundings.RULES_OF_NCCL, surroundings.RULES_OF_ANY, trials.RULES, verdict.RULES)
+    rules = {rule.kind for table in tables for rule in table}
+    alone = {"corrupt", "link_rate", "slow_link", "straggler", "noisy", "culprit"}
+    assert {each.kind for record in sick for each in judge(record)} == rules | alone
+    told = [(each.kind, each.verdict) for each in judge(gpu_record(23e9))]
+    assert told == [("link_rate", "excluded")]

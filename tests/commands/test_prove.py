@@ -69,11 +69,12 @@ def git(folder: Path, *words: str) -> str:
     return done.stdout.strip()
 
 
-def prove(folder: Path, *words: str) -> Outcome:
+def prove(folder: Path, *words: str, **variables: str) -> Outcome:
+    path = os.pathsep.join(filter(None, (str(ROOT), variables.get("PYTHONPATH"))))
     done = subprocess.run(
         [sys.executable, "-m", "diagnose", "prove", *words],
         cwd=folder,
-        env=environment({"PYTHONPATH": str(ROOT)}),
+        env=environment({**variables, "PYTHONPATH": path}),
         capture_output=True,
         text=True,
         timeout=SECONDS,
@@ -274,6 +275,23 @@ def test_a_side_that_asks_for_input(tmp_path: Path) -> None:
     assert "asks for input" in found.complaints[0]
     assert "CANNOT TELL" in found.out
     assert "INCONCLUSIVE" in found.out
+
+
+def test_a_card_that_lets_in_one_process_is_told(
+    tmp_path: Path, fakegpu_env: dict[str, str]
+) -> None:
+    """Each side holds its context while it is stopped, so that the second one is refused."""
+    script = FIXED.replace(
+        "import torch\n", "import torch\n\ntorch.set_default_device('fakegpu')\n"
+    )
+    for name in ("before.py", "after.py"):
+        (tmp_path / name).write_text(script)
+    variables = {**fakegpu_env, "FAKEGPU_EXCLUSIVE": str(tmp_path / "lock")}
+    found = prove(tmp_path, "before.py", "after.py", "--fail-if-slower", "2%", **variables)
+    assert found.code == 3
+    assert "devices are busy or unavailable" in found.complaints[0]
+    assert "both sides must be on it at once" in found.complaints[0]
+    assert "nvidia-smi -c 0" in found.complaints[0]
 
 
 def test_ctrl_c_tells_what_is_known_and_leaves_nothing(tmp_path: Path) -> None:

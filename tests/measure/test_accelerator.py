@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -96,6 +97,18 @@ def test_results_of_a_fake_device_never_pass_the_check(whole: Path) -> None:
     outcome = diagnose_here("check", "--allow-dirty", "--reports", whole)
     assert outcome.code == 1
     assert "fake device" in outcome.err
+
+
+def test_a_card_that_another_process_holds_is_told(
+    tmp_path: Path, fakegpu_env: dict[str, str]
+) -> None:
+    lock = tmp_path / "lock"
+    with lock.open("w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        outcome = run_on_fake(tmp_path, {**fakegpu_env, "FAKEGPU_EXCLUSIVE": str(lock)})
+    assert outcome.code == 3
+    assert "another one holds it; end that one, or let in more" in outcome.complaint
+    assert not (tmp_path / "fake").exists()
 
 
 def test_without_nvml_the_run_goes_on_and_says_why(whole: Path) -> None:

@@ -179,6 +179,30 @@ def test_a_slow_rank_is_named() -> None:
     assert found(scaling_record(), "straggler").verdict == "excluded"
 
 
+LOSSES = [
+    ("compute_contention", Losses(compute=0.2)),
+    ("input_contention", Losses(input=0.2)),
+    ("waiting_for_the_slowest_rank", Losses(late=0.2)),
+    ("transfer", Losses(communication=0.09)),  # its buckets take 84 ms of 90
+    ("bandwidth_shortfall", Losses(communication=0.4)),  # and of 400
+    ("rest", Losses(rest=0.2)),
+    ("straggler", Losses(late=0.2)),
+    ("efficiency", Losses()),
+    ("communication_share", Losses(communication=0.4)),
+]
+
+
+@pytest.mark.parametrize(("kind", "losses"), LOSSES)
+def test_every_loss_can_be_accused_and_excluded(kind: str, losses: Losses) -> None:
+    assert found(scaling_record(losses, ranks=4), kind).verdict == "cause"
+    nothing = Losses(compute=0.0, input=0.0, communication=0.0, rest=0.0)
+    healthy = scaling_record(nothing, noise=0.0, link=(1e-5, 1e12))
+    assert {each.kind for each in judge_scaling(healthy)} == {
+        f"scaling_{each}" for each, _ in LOSSES
+    }
+    assert found(healthy, kind).verdict == "excluded"
+
+
 def test_the_answer_names_the_largest_loss_if_one_is_proven() -> None:
     assert "compute contention" in answer(scaling_record(Losses(compute=0.2, communication=0.001)))
     assert "4 times one rank" in answer(scaling_record(ranks=4))

@@ -58,14 +58,28 @@ def is_whole(comparison: Comparison) -> bool:
     return bool({STEP, EPOCH, PASS} & set(comparison.scope.split(" / ")))
 
 
-def best_change(outcomes: Sequence[Outcome]) -> Outcome | None:
-    """The largest proven gain of a single change; one of the whole job before one of a part."""
+def is_proven_equal(outcome: Outcome) -> bool:
+    equality = outcome.comparison.equality
+    return (
+        equality is not None
+        and equality.claim == "equal"
+        and bool(equality.checks)
+        and all(check.equal for check in equality.checks)
+    )
+
+
+def best_change(outcomes: Sequence[Outcome], *, equal: bool = True) -> Outcome | None:
+    """The largest proven gain of a single change; one of the whole job before one of a part.
+
+    Of those that keep the results, or of those that are meant to change them.
+    """
     proven = [
         each
         for each in outcomes
         if each.verdict == "FASTER"
         and each.comparison.form == "after"
         and not is_bundle(each.comparison)
+        and is_proven_equal(each) == equal
     ]
     whole = [each for each in proven if is_whole(each.comparison)]
     # Of an evaluation only what the job as it is gains: single samples are nobody's base.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from diagnose.analyze.optimize.effects import is_proven_equal
 from diagnose.analyze.optimize.experiment import Outcome, judge_all
 from diagnose.records.experiments import OptimizeRecord
 from diagnose.records.header import Setting
@@ -32,16 +33,6 @@ def count_all_reduces(outcome: Outcome) -> tuple[int, int] | None:
     if not _is_count(before) or not _is_count(after):
         return None
     return int(before or 0), int(after or 0)
-
-
-def is_proven_equal(outcome: Outcome) -> bool:
-    equality = outcome.comparison.equality
-    return (
-        equality is not None
-        and equality.claim == "equal"
-        and bool(equality.checks)
-        and all(check.equal for check in equality.checks)
-    )
 
 
 def best_option(outcomes: Iterable[Outcome]) -> Outcome | None:

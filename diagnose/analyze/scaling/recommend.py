@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from diagnose.analyze.optimize.effects import is_proven_equal
 from diagnose.analyze.optimize.experiment import Outcome
 from diagnose.analyze.scaling.cadence import CADENCES, cadence_share
 from diagnose.analyze.scaling.findings import is_slower_than_one
 from diagnose.analyze.scaling.ledger import build_ledger
-from diagnose.analyze.scaling.options import is_proven_equal, speedup
+from diagnose.analyze.scaling.options import speedup
 from diagnose.analyze.units import percent, percent_interval, spread
 from diagnose.analyze.verdicts import MATTERS
 from diagnose.records.ranks import ScalingRecord

@@ -7,6 +7,7 @@ import sys
 from types import TracebackType
 from typing import Any
 
+from diagnose.measure.machine.out_of_memory import ONE_PROCESS, is_held_by_another
 from diagnose.measure.process import Died, Hung, Process, own_module
 from diagnose.measure.prove.sides import Copy
 from diagnose.measure.script.trackers import tracker_variables
@@ -162,4 +163,6 @@ def _explain(sentence: str) -> str:
         return f"{sentence}; it asks for input, and there is nobody to answer"
     if any(each in sentence for each in _OUT_OF_MEMORY):
         return f"{sentence}; both sides must fit into memory at once"
+    if is_held_by_another(sentence):
+        return f"{sentence}; {ONE_PROCESS}: both sides must be on it at once"
     return sentence

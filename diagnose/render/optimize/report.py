@@ -12,6 +12,7 @@ from diagnose.analyze.optimize.effects import (
     best_change,
     find,
     locate,
+    speed,
 )
 from diagnose.analyze.optimize.experiment import Outcome, judge_all
 from diagnose.analyze.optimize.ladder import climb, judge_ladder
@@ -36,7 +37,7 @@ def page(record: OptimizeRecord) -> Page:
     findings = find_disturbances(record, outcomes)
     if record.workload.name == series_causes.WORKLOAD:
         findings = [*series_causes.judge_series(record, outcomes), *findings]
-    found = [each for each in finding_sections(findings, "") if any(each.blocks)]
+    found = [each for each in finding_sections(findings, "Experiments", "") if any(each.blocks)]
     return Page(
         header=record.header,
         title=f"{record.header.label}: what speeds up {record.workload.name} on "
@@ -80,14 +81,30 @@ def _open(record: OptimizeRecord, outcomes: Sequence[Outcome]) -> list[Section]:
 
 
 def _to_do(outcomes: Sequence[Outcome]) -> list[str]:
-    """The best change, as what to write instead of what."""
-    best = best_change(outcomes)
-    if best is None or best.timed is None:
-        return []
-    change = best.comparison
-    sides = f"{change.after_text} instead of {change.before_text}"
-    gain = f"{spread(best.timed.speedup)}x per {change.scope}"
-    return [f"- **{prose(change.title)}** ({code(change.key)}): {prose(sides)}; {prose(gain)}."]
+    """The best changes, as what to write instead of what."""
+    lines = []
+    for best, remark in _best(outcomes):
+        change = best.comparison
+        sides = f"{change.after_text} instead of {change.before_text}"
+        gain = f"{_gain(best)} per {change.scope}{remark}"
+        lines.append(
+            f"- **{prose(change.title)}** ({code(change.key)}): {prose(sides)}; {prose(gain)}."
+        )
+    return ["\n".join(lines)] if lines else []
+
+
+def _best(outcomes: Sequence[Outcome]) -> list[tuple[Outcome, str]]:
+    """The largest gain that keeps the results; beside it one that does not, if it is larger."""
+    equal, other = (best_change(outcomes, equal=each) for each in (True, False))
+    found = [(equal, "")] if equal is not None else []
+    if other is not None and (equal is None or speed(other) > speed(equal)):
+        found.append((other, ", but the results may differ"))
+    return found
+
+
+def _gain(outcome: Outcome) -> str:
+    assert outcome.timed is not None
+    return f"{spread(outcome.timed.speedup)}x"
 
 
 def _folded(record: OptimizeRecord, outcomes: Sequence[Outcome]) -> list[Section]:
@@ -117,13 +134,14 @@ def answer(record: OptimizeRecord, outcomes: Sequence[Outcome]) -> str:
 
 
 def _largest(outcomes: Sequence[Outcome]) -> str:
-    best = best_change(outcomes)
-    if best is None or best.timed is None:
+    found = _best(outcomes)
+    if not found:
         return "No single change is proven to be faster"
-    return (
-        f"The largest proven gain of a single change is {best.comparison.key}: "
-        f"{spread(best.timed.speedup)}x per {best.comparison.scope}"
-    )
+    (best, remark), *others = found
+    text = f"{best.comparison.key}: {_gain(best)} per {best.comparison.scope}{remark}"
+    for each, remark in others:
+        text += f" ({each.comparison.key}: {_gain(each)}{remark})"
+    return f"The largest proven gain of a single change is {text}"
 
 
 def _wrong(outcomes: Sequence[Outcome]) -> list[str]:

@@ -35,7 +35,7 @@ def page(record: RunRecord) -> Page:
         answer=answer(record, findings),
         sections=[
             Section(Place.FIRST_SCREEN, "Stages", [*stages, *tables.stages(record)]),
-            *finding_sections(findings),
+            *finding_sections(findings, "Stages"),
             _detail("What each part costs", tables.ledger(record)),
             _detail("DataLoader", [*tables.loader(record), *loader]),
             _detail("What the GPU did", _gpu(record)),

@@ -20,6 +20,8 @@ Use
                          torch.fakegpu.set_limit_bytes(n)
     FAKEGPU_DEVICES      how many devices there are, 1 unless given
     FAKEGPU_UUID         the UUID that they report
+    FAKEGPU_EXCLUSIVE    a file: only one process at a time may have memory, as of a card in
+                         exclusive-process mode
     FAKEGPU_PROFILE      slow, h100 or v100: time is simulated, as fast as device/profiles.py says
     FAKEGPU_KERNEL_US, FAKEGPU_GFLOPS, FAKEGPU_GBYTES, FAKEGPU_LINK_GBYTES,
     FAKEGPU_NETWORK_GBYTES

@@ -6,6 +6,9 @@
 #include <c10/core/CachingDeviceAllocator.h>
 #include <c10/util/Exception.h>
 
+#include <fcntl.h>
+#include <sys/file.h>
+
 #include <cstdlib>
 #include <cstring>
 #include <mutex>
@@ -24,6 +27,16 @@ void* allocate_host_bytes(size_t nbytes) {
       posix_memalign(&data, kAlignment, nbytes) == 0,
       "the host itself has no ", nbytes, " bytes left for fakegpu");
   return data;
+}
+
+// The first memory of a process is its context. In exclusive mode the one that has it holds a lock
+// until it ends.
+void open_context() {
+  static const bool is_open = [] {
+    const char* path = std::getenv("FAKEGPU_EXCLUSIVE");
+    return path == nullptr || flock(open(path, O_RDWR | O_CREAT, 0600), LOCK_EX | LOCK_NB) == 0;
+  }();
+  TORCH_CHECK(is_open, "fakegpu error: all fakegpu-capable devices are busy or unavailable");
 }
 
 // ---------------------------------------------------------------------------- device memory
@@ -123,6 +136,7 @@ class DeviceMemory final : public c10::DeviceAllocator {
 
  private:
   Piece reserve(c10::DeviceIndex device, size_t nbytes) {
+    open_context();
     std::lock_guard<std::mutex> lock(mutex_);
     auto& cache = caches_[device];
     const auto before = cache.driver_calls;
