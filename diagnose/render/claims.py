@@ -18,7 +18,8 @@ _VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
 _WORDS = (
     "The field reports behind this suite make these claims; an id names the report and its row. An "
     "interval inside the expected range confirms a claim, one outside refutes it. A claim about "
-    "GPUs is never decided on a CPU: its number is listed without a verdict."
+    "GPUs is never decided on a CPU: its number, if there is one, is listed without a verdict. A "
+    "claim about real answers is never decided on built-in questions."
 )
 
 

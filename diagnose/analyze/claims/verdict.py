@@ -16,10 +16,19 @@ Verdict = Literal["CONFIRMED", "REFUTED", "INCONCLUSIVE", "NOT DECIDED HERE", "N
 Range = tuple[float, float]
 # "About twice" still is, if it is off by no more than this.
 ABOUT = 0.2
+FOR_GPUS = "claimed for GPUs"
 
 
 class NotMeasured(Exception):
     """The record does not hold the number; the message is the reason."""
+
+    verdict: Verdict = "NOT MEASURED HERE"
+
+
+class NotDecided(NotMeasured):
+    """No record of such a job, machine or data can decide the claim."""
+
+    verdict: Verdict = "NOT DECIDED HERE"
 
 
 @dataclass(frozen=True)
@@ -38,7 +47,8 @@ class Found:
     value: Interval
     remark: str = ""
     unit: Unit = TIMES
-    doubt: str = ""  # why a difference from 1 is not proven, though the interval excludes 1
+    doubt: str = ""  # why a difference is not proven, though the interval shows one
+    same: float = 1.0  # the value that stands for no difference
 
 
 Read = Callable[..., Found]  # of the evidence, and of what the claim asks it for
@@ -50,7 +60,7 @@ class Source:
 
     command: str  # that makes one
     kind: type[Any]
-    workloads: tuple[str, ...]
+    workloads: tuple[str, ...] = ()  # none: such a record is about no workload
 
 
 @dataclass(frozen=True)
@@ -106,18 +116,22 @@ def judge_claims(
 
 def judge(claim: Claim, evidence: Evidence) -> Result:
     header = evidence.record.header
+    device = header.machine.device
     try:
         found = claim.read(evidence, *claim.of)
     except NotMeasured as error:
-        return Result(claim, "NOT MEASURED HERE", str(error), label=header.label)
-    verdict, reason = decide(claim, found, header.machine.device)
-    return Result(claim, verdict, reason, found, header.label)
+        verdict, reason = error.verdict, str(error)
+        if verdict == "NOT MEASURED HERE" and _lacks_gpu(claim, device):
+            # To measure it would decide nothing either.
+            verdict, reason = "NOT DECIDED HERE", f"{FOR_GPUS}; {reason}"
+        return Result(claim, verdict, reason, label=header.label)
+    return Result(claim, *decide(claim, found, device), found, header.label)
 
 
 def decide(claim: Claim, found: Found, device: str) -> tuple[Verdict, str]:
     """An interval inside the expected range confirms, one outside refutes."""
-    if device == "cpu" and claim.device == "gpu":
-        return "NOT DECIDED HERE", "claimed for GPUs"
+    if _lacks_gpu(claim, device):
+        return "NOT DECIDED HERE", FOR_GPUS
     (least, most), low, high = claim.expected, found.value.low, found.value.high
     if low is None or high is None:
         return "INCONCLUSIVE", "too few blocks for an interval"
@@ -125,14 +139,20 @@ def decide(claim: Claim, found: Found, device: str) -> tuple[Verdict, str]:
     if not inside and least <= high and low <= most:
         return "INCONCLUSIVE", "the interval is partly outside the expected range"
     # What the whole family of experiments does not prove counts only against a difference.
-    if found.doubt and inside != (least <= 1 <= most):
+    if found.doubt and inside != (least <= found.same <= most):
         return "INCONCLUSIVE", found.doubt
     return ("CONFIRMED" if inside else "REFUTED"), ""
 
 
+def _lacks_gpu(claim: Claim, device: str) -> bool:
+    return device == "cpu" and claim.device == "gpu"
+
+
 def _is_from(record: Any, source: Source) -> bool:
     """A fake device and a smoke run say nothing about the world."""
-    if not isinstance(record, source.kind) or record.workload.name not in source.workloads:
+    if not isinstance(record, source.kind):
+        return False
+    if source.workloads and record.workload.name not in source.workloads:
         return False
     return bool(record.header.source == "hardware" and record.header.effort != "smoke")
 
