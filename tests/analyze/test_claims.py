@@ -8,7 +8,10 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+import torch
 
+from bench import bert
+from bench.dgca import workload as dgca
 from diagnose.analyze.claims import steps, table
 from diagnose.analyze.claims.table import ALL, CLAIMS, MORE, SAME
 from diagnose.analyze.claims.verdict import Claim, Result, Source, judge_claims
@@ -16,6 +19,7 @@ from diagnose.records.batch_size import AS_IT_IS, UNDER_DDP
 from diagnose.records.experiments import Comparison, LaunchMap, OptimizeRecord
 from diagnose.records.header import Reading
 from diagnose.records.ranks import CadenceCost, ScalingRecord
+from diagnose.workload import Workload
 from tests.support.records.batch_size import batch_size_record, configuration, probe, sweep
 from tests.support.records.experiments import (
     BATCH,
@@ -324,6 +328,17 @@ def test_operands_that_a_cache_may_hold_decide_nothing() -> None:
     value = result(small, claim).found
     assert value is not None
     assert value.value.low == 0, "a small model stays in the cache"
+
+
+@pytest.mark.parametrize("job", [bert.WORKLOAD, dgca.WORKLOAD], ids=lambda job: job.name)
+def test_the_optimizer_rewrites_a_state_for_every_weight(job: Workload) -> None:
+    """What a step must move counts all of them, as float32."""
+    assert job.name in table.RUN.workloads
+    model = job.model.build(job.sizes["tiny"])
+    loss = job.model.loss(model, job.synthetic_batch(job.sizes["tiny"], torch.device("cpu")))
+    weights = list(model.parameters())
+    assert len(torch.autograd.grad(loss, weights)) == len(weights)
+    assert {each.dtype for each in weights} == {torch.float32}
 
 
 @pytest.mark.parametrize("processes", [2, 4, 8])
