@@ -179,6 +179,10 @@ class Trial:
     parameters: Callable[[], list[torch.Tensor]] | None = None
     before_slot: Callable[[], object] = _nothing
     after_slot: Callable[[], object] = _nothing
+    # Seconds that steps have waited for the next batch so far; None where no loader brings one.
+    waited: Callable[[], float] | None = None
+    # False: other processes do the work, so that the peak of this one says nothing.
+    in_this_process: bool = True
 
 
 OpenTrial = Callable[[Lab], AbstractContextManager[Trial]]

@@ -25,6 +25,7 @@ _ENTRIES = (
     "dgca_model.LABELLED_ONLY",
     "training.KEEP_MEMORY",
     "dgca_model.ALL_TOGETHER",
+    "whole_step.ALL_TOGETHER_FP16",
 )
 
 

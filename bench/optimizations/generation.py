@@ -27,6 +27,7 @@ from bench.optimizations.generation_short import (
     against_single_samples,
     fix_length,
     on_short_answers,
+    with_work_for_loaders,
 )
 from bench.optimizations.lab import Changes
 from diagnose.workload import Fact, Generation, Lab, Optimization, Treatment
@@ -84,6 +85,7 @@ def make_treatment(generation: Generation) -> Treatment:
     return Treatment(
         (
             *against_single_samples(evaluator),
+            _knobs(with_work_for_loaders(evaluator))["workers_4"].optimization,
             *(_plan(evaluator, each) for each in PLANS),
             compare(
                 evaluator,

@@ -188,7 +188,12 @@ def open_settings(evaluator: Evaluator, changes: InLab) -> OpenTrial:
     @contextmanager
     def trial(lab: Lab) -> Iterator[Trial]:
         with open_pass(evaluator, lab, changes(lab)) as work:
-            yield Trial(work.run, evaluator.count(lab))
+            count = evaluator.count(lab)
+            if isinstance(work, Ranks):
+                yield Trial(work.run, count, in_this_process=False)
+            else:
+                waits = work.waits
+                yield Trial(work.run, count, waited=lambda: waits.seconds)
 
     return trial
 

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
+from bench.data.waits import Waits
 from bench.generation.reader import generation_config
 from diagnose.measure.evaluation.scores import vqa_accuracies, vqa_accuracy
 from diagnose.workload import Decoding, Encoded, Generator, Question
@@ -80,6 +81,7 @@ class Pass:
         self._questions = questions
         self._settings = settings
         self._device = next(generator.model.parameters()).device
+        self.waits = Waits()
         # Only sorting asks for lengths, and a picture takes long to encode.
         lengths = {
             at: len(generator.encode(each).input_ids) if settings.sort_by_length else 0
@@ -103,7 +105,7 @@ class Pass:
         settings, written = self._settings, dict[int, tuple[int, ...]]()
         scores: dict[int, float] = {}
         loaded: Loaded
-        for number, loaded in enumerate(self._loader):
+        for number, loaded in enumerate(self.waits.over(self._loader)):
             places, batch = loaded
             if settings.config_per_batch:
                 generation_config.cache_clear()  # the next batch builds and uses its own

@@ -26,7 +26,6 @@ from bench.optimizations.timeseries_lab import (
     settings_of,
     step_outcome,
     tf32_obstacle,
-    waiting_facts,
 )
 from diagnose.workload import Lab, Ladder, Optimization, Side, Treatment
 
@@ -145,14 +144,13 @@ OPTIMIZATIONS = (
         "8 workers, 4 batches ahead",
         ("4 workers, 2 batches ahead", FOUR_WORKERS),
         ("8 workers, 4 batches ahead", MORE_WORKERS),
-        facts=loader_facts(4, 8, (FOUR_WORKERS, MORE_WORKERS)),
+        facts=loader_facts(4, 8),
     ),
     _equal(
         "no_workers",
         "Load without workers",
         ("4 workers", FOUR_WORKERS),
         ("in the training process", ALONE),
-        facts=waiting_facts((FOUR_WORKERS, ALONE)),
     ),
     *(
         _other_model(

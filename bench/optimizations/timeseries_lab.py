@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import statistics
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -23,7 +23,6 @@ from bench.timeseries.training import (
     apply_gradients,
     find_amp_obstacle,
     make_trainer,
-    train,
 )
 from bench.timeseries.windows import Batch, open_loader
 from diagnose.workload import Fact, Lab, OpenTrial, Trial
@@ -72,7 +71,7 @@ def open_settings(changes: Changes, scope: str = EPOCH) -> OpenTrial:
         with open_epochs(settings, lab) as epoch:
             step = functools.partial(run[scope], epoch)
             samples = epoch.samples if scope == EPOCH else len(epoch.evaluate())
-            yield Trial(step, samples)
+            yield Trial(step, samples, waited=lambda: epoch.waits.seconds)
 
     return trial
 
@@ -195,41 +194,7 @@ def flops_per_sample(lab: Lab, settings: Settings) -> int:
     return 3 * 2 * products * settings.sequence
 
 
-def waiting_facts(sides: Sequence[Changes]) -> Facts:
-    """Which share of training on every window is spent waiting for the next batch."""
-
-    def facts(lab: Lab) -> Mapping[str, Fact]:
-        names = ("before_data_wait_share", "after_data_wait_share")
-        return {name: _waiting_share(lab, each) for name, each in zip(names, sides, strict=True)}
-
-    return facts
-
-
-def _waiting_share(lab: Lab, changes: Changes) -> float:
-    with open_epochs(settings_of(lab, changes), lab) as epoch:
-        epoch.train()  # workers are there, and the first epoch is slower than all others
-        waited = 0.0
-
-        def timed() -> Iterator[Batch]:
-            nonlocal waited
-            batches = iter(epoch.training)
-            while True:
-                began = time.perf_counter()
-                batch = next(batches, None)
-                waited += time.perf_counter() - began
-                if batch is None:
-                    return
-                yield batch
-
-        began = time.perf_counter()
-        for _ in train(epoch.trainer, timed()):
-            pass
-        if lab.device.type != "cpu":
-            torch.accelerator.synchronize()
-        return round(waited / (time.perf_counter() - began), 4)
-
-
-def loader_facts(before: int, after: int, sides: Sequence[Changes]) -> Facts:
+def loader_facts(before: int, after: int) -> Facts:
     """What an epoch pays before its first batch arrives, and what was done once before it."""
 
     def facts(lab: Lab) -> Mapping[str, Fact]:
@@ -239,7 +204,6 @@ def loader_facts(before: int, after: int, sides: Sequence[Changes]) -> Facts:
         return {
             f"first_batch_with_{before}_workers_seconds": _first_batch_seconds(lab, before),
             f"first_batch_with_{after}_workers_seconds": _first_batch_seconds(lab, after),
-            **waiting_facts(sides)(lab),
             "preprocessing_seconds": round(prepared, 4),
             "windows": len(parts.training),
         }

@@ -10,8 +10,13 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from bench.dgca.masking import mask_on_device, prepare_batch
-from bench.dgca.model import OPTIMISED
+from bench.dgca.masking import (
+    MaskForm,
+    mask_on_device,
+    mask_through_tokenizer,
+    prepare_batch,
+)
+from bench.dgca.model import BEST, OPTIMISED, ORIGINAL, Forms
 from bench.dgca.state import start_training
 from bench.dgca.trainer import Objective, apply_gradients
 from bench.optimizations.dgca_lab import LEARNING_RATE, build_model, gradients_of, real_batch
@@ -39,10 +44,13 @@ class TrainingStep:
         wrap: Callable[[nn.Module], Any] = lambda module: module,
         *,
         dropout: bool = True,
+        forms: Forms = OPTIMISED,
+        mask: MaskForm = mask_on_device,
+        fused: bool = False,
     ) -> None:
-        model = build_model(lab, OPTIMISED).train(dropout)
-        self._batch = real_batch(lab)
-        self._state = start_training(model, LEARNING_RATE, False, False, lab.device)
+        model = build_model(lab, forms).train(dropout)
+        self._batch, self._mask = real_batch(lab), mask
+        self._state = start_training(model, LEARNING_RATE, False, fused, lab.device)
         # float16 cannot hold small gradients; bfloat16 has the range of float32.
         self._state.scaler = torch.amp.GradScaler(lab.device.type, enabled=low is torch.float16)
         self._objective = wrap(Objective(model, model.config))
@@ -54,7 +62,7 @@ class TrainingStep:
         return loss
 
     def forward_and_backward(self) -> Tensor:
-        batch = prepare_batch(self._batch, mask_on_device)
+        batch = prepare_batch(self._batch, self._mask)
         with self._autocast:
             loss: Tensor = self._objective(batch)
         self._state.scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
@@ -68,16 +76,16 @@ class TrainingStep:
 # --- precision ---
 
 
-def _losses(lab: Lab, low: torch.dtype | None) -> Tensor:
-    step = TrainingStep(lab, low, dropout=False)
+def _losses(lab: Lab, low: torch.dtype | None, **form: Any) -> Tensor:
+    step = TrainingStep(lab, low, dropout=False, **form)
     return torch.stack([step().float() for _ in range(CURVE_STEPS)])
 
 
-def _precision_side(text: str, low: torch.dtype | None) -> Side:
+def _precision_side(text: str, low: torch.dtype | None, **form: Any) -> Side:
     def trial(lab: Lab) -> Trial:
-        return Trial(TrainingStep(lab, low), lab.size.batch_size)
+        return Trial(TrainingStep(lab, low, **form), lab.size.batch_size)
 
-    return Side(text, lambda lab: {"losses": _losses(lab, low)}, {STEP: opened(trial)})
+    return Side(text, lambda lab: {"losses": _losses(lab, low, **form)}, {STEP: opened(trial)})
 
 
 def _precision(key: str, title: str, text: str, low: torch.dtype) -> Optimization:
@@ -142,6 +150,27 @@ BFLOAT16 = _precision(
     "Mixed precision in bfloat16, which needs no scaled losses",
     "bfloat16 autocast",
     torch.bfloat16,
+)
+
+
+# The field report compared its two forms in this precision.
+ALL_TOGETHER_FP16 = Optimization(
+    key="all_together_fp16",
+    title="All proven changes together, both sides in float16",
+    before=_precision_side(
+        "as first written, float16 autocast with GradScaler",
+        torch.float16,
+        forms=ORIGINAL,
+        mask=mask_through_tokenizer,
+    ),
+    after=_precision_side(
+        "all proven changes, float16 autocast with GradScaler",
+        torch.float16,
+        forms=BEST,
+        fused=True,
+    ),
+    claims_equality=False,
+    obstacle=lambda lab: emulation_obstacle(lab, torch.float16),
 )
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from bench.data.waits import Waits
 from bench.timeseries.series import find_target, read
 from bench.timeseries.settings import Settings
 from bench.timeseries.training import (
@@ -41,6 +42,7 @@ class Epoch:
         self.samples = len(parts.training)  # windows that one step() trains on
         self.training = open_loader(settings, parts.training, device, seed)
         self.validation = open_loader(settings, parts.validation, device)
+        self.waits = Waits()
         self._tf32 = settings.tf32
 
     def step(self) -> None:
@@ -51,17 +53,18 @@ class Epoch:
     def train(self) -> float:
         """Every training window once; the mean loss, the only thing that is read."""
         with use_tf32(self._tf32):
-            return float(torch.cat(list(train(self.trainer, self.training))).mean())
+            batches = self.waits.over(self.training)
+            return float(torch.cat(list(train(self.trainer, batches))).mean())
 
     def evaluate(self) -> Tensor:
         """The scaled prediction for every validation window, on the host."""
         with use_tf32(self._tf32):
-            return predict_all(self.trainer, self.validation)
+            return predict_all(self.trainer, self.waits.over(self.validation))
 
     def weigh_days(self) -> Tensor:
         """The mean attention that each day of a validation window gets, on the host."""
         with use_tf32(self._tf32):
-            return weigh_days(self.trainer, self.validation)
+            return weigh_days(self.trainer, self.waits.over(self.validation))
 
     def parameters(self) -> list[Tensor]:
         return list(self.trainer.model.parameters())

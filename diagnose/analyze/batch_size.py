@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from diagnose.analyze import derive
 from diagnose.analyze.units import percent
@@ -99,6 +99,13 @@ def judge(configuration: Configuration) -> Answer:
         line=fit_memory([p for p in probes if p.fits]),
         loader_samples_per_second=loader,
     )
+
+
+def with_batch_used(record: BatchSizeRecord) -> BatchSizeRecord:
+    """For whoever reads the file and not the report."""
+    found = [(each, judge(each)) for each in record.configurations]
+    used = tuple(replace(each, batch_size_used=it.use or it.largest) for each, it in found)
+    return replace(record, configurations=used)
 
 
 @dataclass(frozen=True)

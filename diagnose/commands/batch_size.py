@@ -8,7 +8,7 @@ import os
 from collections.abc import Iterator
 from dataclasses import replace
 
-from diagnose.analyze.batch_size import answer, judge
+from diagnose.analyze.batch_size import answer, judge, with_batch_used
 from diagnose.commands.run import label_parts, read_job
 from diagnose.commands.shared.arguments import add_job_options, add_number, count
 from diagnose.commands.shared.keep import complain, keep_report, print_answer, with_label
@@ -112,7 +112,8 @@ def run(arguments: argparse.Namespace) -> int:
             if place is not None and place.rank > 0:
                 return _code(finder.measure(record, lambda seen: None))
             keeper.lock(arguments.reports / record.header.label)
-            record = finder.measure(record, keeper.save)
+            record = finder.measure(record, lambda seen: keeper.save(with_batch_used(seen)))
+            record = with_batch_used(record)
             keeper.finish(record)
         _conclude(record, arguments)
         return _code(record)
@@ -148,7 +149,7 @@ def _conclude(record: BatchSizeRecord, arguments: argparse.Namespace) -> None:
         {
             "configuration": each.configuration.key,
             "max_crops": each.configuration.settings.get("max_crops"),
-            "batch_size_used": each.use or each.largest,
+            "batch_size_used": each.configuration.batch_size_used,
             "largest": each.largest,
             "is_exact": each.is_exact,
             "knee": each.knee,

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import importlib
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+import psutil
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -86,6 +88,7 @@ def measure_plan(
         ENERGY_PERIODS_PER_SLOT * energy_period_seconds * bool(context.effort.slot_seconds)
     )
     primed = [_prime(context.device, variant) for variant in plan.variants]
+    began, used = context.device.now(), cpu_seconds()
     tracks = measure(
         plan.variants,
         context.effort,
@@ -94,8 +97,26 @@ def measure_plan(
         least_slot_seconds=energy_slot,
         progress=progress,
     )
-    measurements = _record(plan, primed, [track.timing() for track in tracks], context.device)
-    return StageResult(key, title, "done", measurements=measurements, notes=tuple(plan.notes))
+    cores = (cpu_seconds() - used) / (context.device.now() - began)
+    return StageResult(
+        key,
+        title,
+        "done",
+        measurements=_record(plan, primed, [track.timing() for track in tracks], context.device),
+        notes=tuple(plan.notes),
+        # What a process used that ended meanwhile is no longer known.
+        cpu_cores=Reading(cores) if cores >= 0 else Reading(None, "a process of the job ended"),
+    )
+
+
+def cpu_seconds() -> float:
+    """Of this process and of all that it has started and that still run."""
+    own, seconds = psutil.Process(), 0.0
+    for each in (own, *own.children(recursive=True)):
+        with contextlib.suppress(psutil.Error):
+            times = each.cpu_times()
+            seconds += times.user + times.system
+    return seconds
 
 
 def count_flops(step: Callable[[], object]) -> int:

@@ -81,6 +81,8 @@ class Configuration:
     asked: tuple[int, ...] = ()  # the batch sizes that the user wants timed; none: ours
     sweep: StageResult | None = None  # one measurement per batch, in interleaved blocks
     loader: StageResult | None = None  # how fast samples arrive
+    # The one to use, else the largest that fits; None: none fits, or not recorded.
+    batch_size_used: int | None = None
     seconds: float = 0.0
 
 

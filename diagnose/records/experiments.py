@@ -10,6 +10,9 @@ from diagnose.records.header import Header, Reading, Setting, Status, WorkloadFa
 from diagnose.records.run import Measurement, StageResult
 from diagnose.records.sequential import Block
 
+# Of "before" and "after": a fact of the sides that have a loader.
+DATA_WAIT = "{}_data_wait_share"
+
 
 @dataclass(frozen=True)
 class EqualityCheck:

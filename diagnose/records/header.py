@@ -117,6 +117,7 @@ class Machine:
     links: tuple[Link, ...] = ()
     nvml: Fact = Fact(None, "not asked")  # "available", or why not
     allocator: Fact = Fact(None, "not recorded")  # what becomes of freed memory on the CPU
+    memory_used_bytes: Reading | None = None  # of the host, by everybody, before the run
     # git's hashes of the folders that measure: unlike the commit they survive a squash merge
     code_trees: Mapping[str, str] = field(default_factory=dict)
 

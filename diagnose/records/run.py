@@ -88,6 +88,8 @@ class StageResult:
     notes: tuple[str, ...] = ()
     seconds: float = 0.0
     power: tuple[PowerTrace, ...] = ()
+    # Kept busy on average by the job with its loader processes; None: not recorded.
+    cpu_cores: Reading | None = None
 
     def __post_init__(self) -> None:
         if self.status != "done" and not self.reason:

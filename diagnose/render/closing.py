@@ -10,7 +10,7 @@ from diagnose.analyze.units import AS_READ, BYTES, PERCENT, Unit, percent, scale
 from diagnose.records.header import DataFacts, Gpu, Machine, Reading, WorkloadFacts
 from diagnose.render.markdown import escape, prose
 from diagnose.render.page import Page, Place, Section
-from diagnose.render.table import Cell, Column, Doubt, missing, pairs, table, written
+from diagnose.render.table import Cell, Column, Doubt, missing, pairs, share_of, table, written
 
 # Reports lie in reports/<label>/, beside docs/.
 DOCS = (
@@ -170,9 +170,13 @@ def method_blocks(page: Page, *, alone: bool) -> list[str]:
         ("CPU busy before the run", written(where.cpu_busy_before, PERCENT)),
         ("shared memory free", written(where.shared_memory_bytes, BYTES)),
     ]
+    if where.memory_used_bytes is not None:
+        used = share_of(where.memory_used_bytes, where.memory_bytes)
+        rows.append(("memory used before the run", used))
     for index, gpu in enumerate(where.gpus):
+        used = share_of(gpu.memory_used_before_bytes, gpu.memory_bytes)
         rows += [
-            (f"memory used before, GPU {index}", written(gpu.memory_used_before_bytes, BYTES)),
+            (f"memory used before, GPU {index}", used),
             (f"utilization before, GPU {index}", written(gpu.utilization_before, PERCENT)),
         ]
     return pairs(rows, "run" if alone else page.question)

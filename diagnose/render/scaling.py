@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from diagnose.analyze import derive
 from diagnose.analyze.links import HOP_SOURCE, Cluster
+from diagnose.analyze.optimize.effects import either
 from diagnose.analyze.optimize.experiment import Outcome, memory_change, worst_check
 from diagnose.analyze.scaling import ledger as scaling
 from diagnose.analyze.scaling.cadence import CADENCES, cadence_share
@@ -21,7 +22,7 @@ from diagnose.analyze.scaling.findings import (
     say_ending,
 )
 from diagnose.analyze.scaling.ledger import Ledger, RankTimes, build_ledger, find_obstacle
-from diagnose.analyze.scaling.options import best_option, count_all_reduces, judge_options
+from diagnose.analyze.scaling.options import best_options, count_all_reduces, judge_options
 from diagnose.analyze.scaling.recommend import Flag, recommend
 from diagnose.analyze.units import (
     BYTES,
@@ -107,10 +108,12 @@ def answer(record: ScalingRecord) -> str:
 def _say_option(record: ScalingRecord) -> str:
     if not record.comparisons:
         return ""
-    best = best_option(judge_options(record))
-    if best is None or best.timed is None:
-        return "; no option is proven to recover it"
-    return f"; {best.name} makes a step {spread(best.timed.speedup)}x as fast"
+    texts = [
+        f"{each.name} makes a step {spread(each.timed.speedup)}x as fast"
+        for each in best_options(judge_options(record))
+        if each.timed is not None
+    ]
+    return f"; {either(texts)}" if texts else "; no option is proven to recover it"
 
 
 def _findings(record: ScalingRecord) -> list[Section]:

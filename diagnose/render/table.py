@@ -12,7 +12,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from diagnose.analyze.units import PLAIN, Unit
+from diagnose.analyze.units import BYTES, PLAIN, Unit, percent
 from diagnose.records.header import Fact, Reading
 from diagnose.records.stats import Interval
 from diagnose.render.markdown import Footnotes, Markup, clean, prose
@@ -52,6 +52,14 @@ def written(reading: Reading, unit: Unit) -> Cell:
     if reading.value is None:
         return reading
     return Doubt(unit.write(reading.value), reading.reason)
+
+
+def share_of(used: Reading, total: Reading) -> Cell:
+    """50.0 GB of 80.0 GB (62 %)."""
+    if used.value is None or not total.value:
+        return total if used.value is not None else used
+    text = f"{BYTES.write(used.value)} of {BYTES.write(total.value)}"
+    return Doubt(f"{text} ({percent(used.value / total.value)})", used.reason)
 
 
 @dataclass(frozen=True)

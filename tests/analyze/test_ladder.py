@@ -9,13 +9,13 @@ from dataclasses import replace
 import pytest
 
 from diagnose.analyze.findings import Finding
-from diagnose.analyze.optimize import ladder, series_causes, work
-from diagnose.analyze.optimize.effects import best_change, locate, widest
-from diagnose.analyze.optimize.experiment import judge_all
+from diagnose.analyze.optimize import series_causes, work
+from diagnose.analyze.optimize.effects import best_changes, either, leaders, locate, widest
+from diagnose.analyze.optimize.experiment import judge_all, judge_family
+from diagnose.analyze.optimize.ladder import climb
 from diagnose.records.experiments import Comparison, OptimizeRecord
 from diagnose.records.header import Reading
 from diagnose.records.run import StageResult
-from diagnose.records.stats import Interval
 from tests.support.records.experiments import (
     compare,
     ended,
@@ -37,67 +37,53 @@ from tests.support.records.series import (
 )
 
 
-def climbed(record: OptimizeRecord) -> list[ladder.LadderStep]:
-    return ladder.climb(record, judge_all(record))
-
-
-def test_every_step_stands_beside_its_change_alone() -> None:
-    steps = climbed(whole_series())
-    assert [each.added for each in steps] == ["no_workers", "batch_512", "compile_default"]
-    assert [round(each.together.center, 1) for each in steps] == [1.6, 1.9, 2.2]
-    assert [round(each.alone.center, 1) for each in steps if each.alone] == [1.6, 1.4, 1.3]
-    # Each on top of the one before: 1.9 / 1.6 and 2.2 / 1.9.
-    assert [round(each.more.center, 2) for each in steps[1:]] == [1.19, 1.16]
-    assert steps[0].more == steps[0].together
+def test_every_step_is_held_against_the_base_of_its_own_blocks() -> None:
+    steps = climb(whole_series())
+    assert [each.comparison.key for each in steps] == ["no_workers", "batch_512", "compile_default"]
+    found = [each.timed.speedup.center for each in steps if each.timed is not None]
+    assert [round(each, 1) for each in found] == [1.6, 1.9, 2.2]
 
 
 def test_a_step_that_broke_is_left_out_and_an_undecided_one_is_not_proven() -> None:
     broken = ended("batch_512", "failed", "out of memory: 2 GB")
     few = rung("no_workers", 1.6, blocks=4)
-    (step,) = climbed(series_record(epoch("no_workers", 1.6), rungs=(few, broken)))
-    assert step.added == "no_workers"
-    assert not step.is_proven
-    assert climbed(series_record(rungs=(broken,))) == []
+    (step,) = climb(series_record(epoch("no_workers", 1.6), rungs=(few, broken)))
+    assert (step.comparison.key, step.verdict) == ("no_workers", "INCONCLUSIVE")
+    assert climb(series_record(rungs=(broken,))) == []
 
 
 @pytest.mark.parametrize(
-    ("together", "words"),
-    [(1.9, "they overlap"), (2.24, "no interaction is visible"), (3.0, "they help each other")],
+    ("second", "noise", "first"),
+    [
+        (1.4, 0.001, ["a"]),  # the intervals leave a gap
+        (1.4, 0.2, ["a", "b"]),
+        (2.2, 0.001, ["b"]),
+        (1.0, 0.001, ["a"]),
+    ],
 )
-def test_the_single_gains_are_multiplied_and_held_against_the_whole(
-    together: float, words: str
+def test_only_a_gap_between_intervals_makes_one_the_largest(
+    second: float, noise: float, first: list[str]
 ) -> None:
-    record = series_record(
-        epoch("no_workers", 1.6),
-        batch(512, 1.4),
-        rungs=(rung("no_workers", 1.6), rung("batch_512", together)),
-    )
-    found = ladder.interaction(climbed(record))
-    assert found is not None
-    assert round(found.product.center, 2) == 2.24
-    assert words in found.verdict
-
-
-def test_one_step_or_an_interval_without_ends_decides_no_interaction() -> None:
-    record = series_record(epoch("no_workers", 1.6), rungs=(rung("no_workers", 1.6),))
-    assert ladder.interaction(climbed(record)) is None
-    unknown = ladder.Interaction(Interval(2.0, None, None), Interval(1.0, 0.9, 1.1))
-    assert "not decided" in unknown.verdict
+    tried = [compare("a", 2.0, noise=noise), compare("b", second, noise=noise), wrong("c")]
+    outcomes = judge_family(tried, optimize_record().header.machine)
+    names = [each.comparison.key for each in leaders(outcomes)]
+    assert sorted(names) == first
+    assert ("overlap" in either(names)) is (len(first) > 1)
+    assert leaders([]) == []
 
 
 @pytest.mark.parametrize("ratio", [0.2, 1.0, 5.0])
 def test_another_model_is_never_called_faster(ratio: float) -> None:
     outcomes = judge_all(series_record(other_model("hidden_128", ratio, (1000, 4000))))
     assert (outcomes[0].verdict, outcomes[0].timed) == ("OTHER_MODEL", None)
-    assert best_change(outcomes) is None
+    assert best_changes(outcomes) == []
 
 
 def test_each_change_counts_in_its_widest_scope() -> None:
     tried = compare("a", 3.0, scope="forward"), compare("a", 1.5), compare("b", 2.0, scope="batch")
     outcomes = judge_all(optimize_record(*tried, wrong("a")))
     assert [each.comparison.scope for each in widest(outcomes)] == ["training step", "batch"]
-    best = best_change(outcomes)
-    assert best is not None
+    (best,) = best_changes(outcomes)
     assert (best.comparison.key, best.comparison.scope) == ("a", "training step")
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from diagnose.analyze import derive
 from diagnose.analyze.optimize import plans
-from diagnose.analyze.optimize.effects import best_change
+from diagnose.analyze.optimize.effects import best_changes
 from diagnose.analyze.optimize.experiment import judge_all
 from diagnose.analyze.units import duration
 from diagnose.records.experiments import Comparison, OptimizeRecord
@@ -56,7 +56,7 @@ def test_a_plan_is_predicted_by_the_product_of_its_parts() -> None:
     assert third.difference is not None
     assert third.difference.center == pytest.approx(1.7 / (1.8 * 1.05 * 0.9) - 1, abs=0.01)
     # The second changes answers, so it is not the best of those that keep them.
-    assert plans.best_plan(judge_all(whole_generation())) == third
+    assert plans.best_plans(judge_all(whole_generation())) == [third.outcome]
 
 
 @pytest.mark.parametrize(
@@ -103,20 +103,19 @@ def test_a_plan_that_was_not_timed_says_why() -> None:
     assert "not every side" in "\n".join(tables.plan_table(judge_all(record)))
 
 
-def test_changes_rank_by_what_the_job_as_it_is_saves() -> None:
-    outcomes = judge_all(whole_generation())
-    assert [each.comparison.key for each, _ in plans.rank(outcomes)] == [
-        "processes_2",
-        "batch_double",
-        "tokens_8",
-        "batch_half_more",
-        "tokens_16",
-        "workers_4",
-    ]
-    # A gain over single samples is not the job's.
-    best = best_change(judge_all(generation_record(single(16, 6.0), tried("batch_double", 1.4))))
-    assert best is not None
+def test_a_gain_over_single_samples_is_not_the_jobs() -> None:
+    (best,) = best_changes(
+        judge_all(generation_record(single(16, 6.0), tried("batch_double", 1.4)))
+    )
     assert best.comparison.key == "batch_double"
+
+
+def test_plans_that_overlap_are_both_the_best() -> None:
+    near = [tried(f"plan_{each}", 1.5, noise=0.05, facts={"parts": "x"}) for each in "ac"]
+    outcomes = judge_all(generation_record(*near, plan("b", 3.0, "x", changed=2)))
+    assert sorted(each.name for each in plans.best_plans(outcomes)) == ["plan_a", "plan_c"]
+    record = generation_record(*near)
+    assert plans.combined(record, judge_all(record)) == plans.best_plans(judge_all(record))
 
 
 @pytest.mark.parametrize(

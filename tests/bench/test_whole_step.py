@@ -13,6 +13,7 @@ from bench.optimizations import whole_step
 from bench.optimizations.dgca_model import GATED_FUSION
 from bench.optimizations.lab import watch_compiling
 from bench.optimizations.whole_step import (
+    ALL_TOGETHER_FP16,
     MIXED_PRECISION,
     TrainingStep,
     emulation_obstacle,
@@ -82,6 +83,16 @@ def test_float16_scales_its_losses_and_trains_at_the_size_of_the_lab() -> None:
     share = facts["fp32_time_share"]
     assert isinstance(share, float)
     assert 0 < share < 1, "the vocabulary's softmax is computed in float32, the products are not"
+
+
+@pytest.mark.long
+def test_both_forms_of_the_whole_step_learn_alike_in_float16() -> None:
+    before, after = (
+        side.outcome(LAB)["losses"] for side in (ALL_TOGETHER_FP16.before, ALL_TOGETHER_FP16.after)
+    )
+    assert before.isfinite().all()
+    assert torch.allclose(before, after, rtol=0.02)
+    assert not torch.equal(before, after), "they round differently"
 
 
 class Broken(nn.Module):

@@ -69,6 +69,8 @@ def test_the_exact_maximum_of_an_accelerator(tmp_path: Path, fakegpu_env: dict[s
     assert by_batch[17]["available_bytes"]["value"] == 40 * MIB
     (told,) = json.loads(outcome.out)["configurations"]
     assert (told["largest"], told["is_exact"]) == (17, True)
+    used = configuration["batch_size_used"]
+    assert used == told["batch_size_used"] == (told["use"] or 17)
     report = (tmp_path / "b" / "report.md").read_text()
     assert "Asked for, but too large to fit: 64." in report
     assert (tmp_path / "b" / "batch_size.svg").exists()
@@ -86,6 +88,17 @@ def test_out_of_memory_at_batch_1_says_what_it_needs(
     assert f"Tried to allocate {32 * MIB} bytes" in outcome.complaint
     assert "No batch size can be used" in outcome.out
     assert [p["batch"] for p in probes_of(tmp_path)] == [1]
+
+
+def test_a_memory_limit_below_one_sample_is_refused_in_one_sentence(tmp_path: Path) -> None:
+    outcome = find(tmp_path, "--device", "cpu", "--memory-limit", 100, PER_SAMPLE=str(256 * MIB))
+    assert outcome.code == 3
+    assert outcome.complaint.count("\n") == 0
+    assert "batch 1 does not fit" in outcome.complaint
+    assert "or a device with more memory" in outcome.complaint
+    assert "No batch size can be used" in outcome.out
+    (configuration,) = read(tmp_path)["configurations"]
+    assert configuration["batch_size_used"] is None
 
 
 def test_the_exact_maximum_under_a_limit_of_the_system(tmp_path: Path) -> None:

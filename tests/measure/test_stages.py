@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+import time
 from collections import UserDict
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -13,9 +17,9 @@ from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 from diagnose.measure.clock import SMOKE
 from diagnose.measure.machine.device import open_device
-from diagnose.measure.stage import count_flops
+from diagnose.measure.stage import count_flops, cpu_seconds, measure_plan
 from diagnose.measure.stages.batches import LoaderConfig, make_loader, tensor_bytes
-from diagnose.measure.stages.plan import Context
+from diagnose.measure.stages.plan import NO_ARITHMETIC, Context, Plan, Variant
 from diagnose.measure.stages.steps import to_device
 from diagnose.workload import Network, Size, Workload
 
@@ -94,3 +98,39 @@ def test_ranks_share_no_row() -> None:
     first, second = ({row for rows in share for row in rows} for share in shares)
     assert len(first) == len(second) == 10
     assert not first & second
+
+
+def test_a_stage_records_the_cores_that_the_job_kept_busy() -> None:
+    def work() -> None:
+        ended = time.process_time() + 0.02
+        while time.process_time() < ended:
+            pass
+
+    def cores(step: Callable[[], None]) -> float:
+        variant = Variant("x", step, settings={}, flops_per_step=NO_ARITHMETIC)
+        made = measure_plan(
+            Plan([variant]),
+            open_context(),
+            key="x",
+            title="X",
+            energy_period_seconds=0.0,
+            progress=lambda *seen: None,
+        )
+        assert made.cpu_cores is not None
+        return made.cpu_cores.value or 0.0
+
+    assert cores(work) > 2 * cores(lambda: time.sleep(0.02))
+
+
+@pytest.mark.child
+def test_the_cpu_time_of_loader_processes_counts() -> None:
+    own, before = time.process_time(), cpu_seconds()
+    with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as busy:
+        try:
+            deadline = time.monotonic() + 30
+            while cpu_seconds() - before < 0.3 + time.process_time() - own:
+                assert time.monotonic() < deadline
+                time.sleep(0.05)
+        finally:
+            busy.kill()
+    assert cpu_seconds() - before < 0.3 + time.process_time() - own, "it has ended"

@@ -98,6 +98,18 @@ def test_every_gpu_of_the_job_has_its_row() -> None:
     assert "| Pure inference | 1 | 200 |" in text
 
 
+def test_the_memory_of_each_card_and_the_cores_of_each_stage_have_their_cells() -> None:
+    step = measurement("inference", 0.1, gpus=[gpu_use(400)])
+    record = run_record(stage("inference", step, cpu_cores=Reading(1.25)), gpus=1)
+    text = rendered(record)
+    assert re.search(
+        r"^\| Pure inference \| 0 \|.*\| 9.00 GB of 2\d.\d GB \(3\d %\) \|", text, re.M
+    )
+    assert re.search(r"^\| stage \|.*\| CPU cores busy \(of \d+\) \|", text, re.M)
+    assert re.search(r"^\| Pure inference \|.*\| 1.2 \|", text, re.M)
+    assert "CPU cores busy" not in rendered(run_record(stage("inference", step), gpus=1))
+
+
 def test_what_could_not_be_read_says_why() -> None:
     lost = Reading(None, "the GPU was lost")
     record = use_gpu(run_record(), "training", idle_watts=lost, celsius_last=lost)

@@ -23,7 +23,16 @@ from diagnose.records.header import Reading
 from diagnose.records.stats import Interval
 from diagnose.render.markdown import Footnotes, Markup, clean, escape, github_warning, prose
 from diagnose.render.page import Page, Place, Section, count_open_lines, render_page
-from diagnose.render.table import Column, Doubt, code, missing, pairs, table, written
+from diagnose.render.table import (
+    Column,
+    Doubt,
+    code,
+    missing,
+    pairs,
+    share_of,
+    table,
+    written,
+)
 from tests.support.records.run import run_record
 
 Row = tuple[str, float]
@@ -78,6 +87,18 @@ def test_a_reading_keeps_its_unit_and_its_reservation() -> None:
     text, notes = pairs([*rows, ("index", written(Reading(0.0, "guessed"), AS_READ))], "GPU")
     assert "| memory | 8.00 GB |\n| clock | 2.5 |\n| index | 0¹ |" in text
     assert notes == "- ¹ guessed"
+
+
+def test_memory_in_use_is_a_share_of_all_of_it() -> None:
+    unknown = Reading(None, "no such counter")
+    rows = [
+        ("half", share_of(Reading(40e9), Reading(80e9))),
+        ("none", share_of(unknown, Reading(80e9))),
+        ("of what", share_of(Reading(40e9), unknown)),
+    ]
+    text, notes = pairs(rows, "memory")
+    assert "| half | 40.0 GB of 80.0 GB (50 %) |\n| none | –¹ |\n| of what | –¹ |" in text
+    assert notes == "- ¹ no such counter"
 
 
 def test_the_sections_of_several_records_are_sorted_into_one_report() -> None:

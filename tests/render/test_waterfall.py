@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import pairwise
 
 import numpy as np
 import pytest
 from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
 
-from diagnose.analyze.optimize.experiment import judge_all
 from diagnose.analyze.optimize.ladder import climb
 from diagnose.records.stats import Interval
 from diagnose.render.optimize.figures import draw_ladder, figures
 from diagnose.render.waterfall import UNEXPLAINED, Step, waterfall
 from tests.support.records.experiments import optimize_record
-from tests.support.records.series import epoch, rung, series_record, whole_series
+from tests.support.records.series import rung, series_record, whole_series
 from tests.support.rendered import told
 
 
@@ -34,10 +32,10 @@ def names(axes: Axes) -> list[str]:
 
 
 def test_each_step_begins_where_the_one_before_ended() -> None:
-    axes = draw([Step("a", -30.0), Step("b", 5.0, remark="worse")], 75.0)
+    axes = draw([Step("a", -30.0), Step("b", 5.0)], 75.0)
     start, *steps, end = bars(axes)
     assert [bar.get_x() for bar in (start, *steps, end)] == [0, 100, 70, 0]
-    assert [text.get_text() for text in axes.texts][1:3] == ["-30.00 ms", "+5.000 ms, worse"]
+    assert [text.get_text() for text in axes.texts][1:3] == ["-30.00 ms", "+5.000 ms"]
     assert axes.get_xlabel() == "ms per step"
 
 
@@ -57,17 +55,14 @@ def test_what_is_not_proven_is_hatched_and_has_its_interval() -> None:
     assert axes.get_xlabel() == "ms per step; lines: 95 % intervals; hatched: not proven"
 
 
-def test_the_ladder_hatches_a_step_and_a_whole_that_are_inconclusive() -> None:
-    record = series_record(
-        epoch("no_workers", 1.6), rungs=(rung("no_workers", 1.6), rung("b", 1.7, blocks=4))
-    )
-    (axes,) = draw_ladder(climb(record, judge_all(record))).axes
-    assert names(axes) == ["as it was", "+ no_workers", "+ b", "all together"]
-    assert [bool(bar.get_hatch()) for bar in bars(axes)] == [False, False, True, True]
-    ends = [bar.get_x() + bar.get_width() for bar in bars(axes)]
-    for before, step in pairwise(zip(ends[:3], bars(axes)[:3], strict=True)):
-        assert step[1].get_x() == pytest.approx(before[0])
-    assert ends[-1] == pytest.approx(ends[-2])
+def test_the_ladder_shows_speed_ups_and_hatches_what_is_not_proven() -> None:
+    record = series_record(rungs=(rung("no_workers", 1.6), rung("b", 1.7, blocks=4)))
+    (axes,) = draw_ladder(climb(record)).axes
+    assert names(axes) == ["as it was", "+ no_workers", "+ b"]
+    assert [bool(bar.get_hatch()) for bar in bars(axes)] == [False, False, True]
+    assert [bar.get_width() for bar in bars(axes)] == pytest.approx([1.0, 1.6, 1.7], rel=0.01)
+    assert len(axes.lines) == 1, "four blocks are too few for an interval"
+    assert axes.get_xlabel().startswith("training epoch: times as fast as it was")
 
 
 def test_a_record_has_the_figures_that_it_supports() -> None:

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from diagnose.analyze import derive
 from diagnose.analyze.optimize.experiment import Outcome
 from diagnose.analyze.units import milliseconds, percent, spread
-from diagnose.records.experiments import Comparison
+from diagnose.records.experiments import DATA_WAIT, Comparison
 from diagnose.records.stats import Interval
 
 STEP, EPOCH, PASS = "training step", "training epoch", "evaluation pass"
-# A bundle of changes names its parts in this fact; all changes of a training job have this key.
+# A bundle names its parts in this fact; the key of all changes of a training step begins so.
 PARTS, ALL_TOGETHER = "parts", "all_together"
 # What a scope does before its backward pass begins.
 FORWARD_OF = {STEP: "forward", "part, forward and backward": "part, forward"}
@@ -50,7 +50,7 @@ def widest(outcomes: Sequence[Outcome]) -> list[Outcome]:
 
 
 def is_bundle(comparison: Comparison) -> bool:
-    return comparison.key == ALL_TOGETHER or PARTS in comparison.facts
+    return comparison.key.startswith(ALL_TOGETHER) or PARTS in comparison.facts
 
 
 def is_whole(comparison: Comparison) -> bool:
@@ -68,23 +68,43 @@ def is_proven_equal(outcome: Outcome) -> bool:
     )
 
 
-def best_change(outcomes: Sequence[Outcome], *, equal: bool = True) -> Outcome | None:
+def best_changes(outcomes: Sequence[Outcome], *, equal: bool = True) -> list[Outcome]:
     """The largest proven gain of a single change; one of the whole job before one of a part.
 
     Of those that keep the results, or of those that are meant to change them.
     """
     proven = [
         each
-        for each in outcomes
+        for each in widest(outcomes)
         if each.verdict == "FASTER"
-        and each.comparison.form == "after"
         and not is_bundle(each.comparison)
         and is_proven_equal(each) == equal
     ]
     whole = [each for each in proven if is_whole(each.comparison)]
     # Of an evaluation only what the job as it is gains: single samples are nobody's base.
     own = [each for each in whole if not starts_elsewhere(each.comparison)]
-    return max(own or whole or proven, key=speed, default=None)
+    return leaders(own or whole or proven)
+
+
+def leaders(tried: Iterable[Outcome]) -> list[Outcome]:
+    """The largest speed-up, and after it every other whose interval reaches into its own.
+
+    Experiments are timed minutes apart: only a gap between two intervals makes one the larger.
+    """
+    ranked = sorted((each for each in tried if each.timed is not None), key=speed, reverse=True)
+    return [each for each in ranked if not _is_surpassed(each, ranked[0])]
+
+
+def _is_surpassed(outcome: Outcome, best: Outcome) -> bool:
+    assert outcome.timed is not None  # only what was timed is ranked
+    assert best.timed is not None
+    low = best.timed.speedup.low
+    return low is not None and outcome.timed.speedup.is_below(low)
+
+
+def either(names: Sequence[str]) -> str:
+    """Those that lead, as a reader may choose among them."""
+    return " or ".join(names) + (" (their intervals overlap)" if len(names) > 1 else "")
 
 
 def speed(outcome: Outcome) -> float:
@@ -107,6 +127,12 @@ def fact_of(comparison: Comparison, name: str) -> float | None:
     """A number among the facts, or None."""
     value = comparison.facts.get(name)
     return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+
+def waiting_shares(comparison: Comparison) -> tuple[float, float] | None:
+    """Of the time of both sides, what they waited for the next batch."""
+    before, after = (fact_of(comparison, DATA_WAIT.format(side)) for side in ("before", "after"))
+    return None if before is None or after is None else (before, after)
 
 
 def changed_answers(comparison: Comparison) -> str:

@@ -1,4 +1,4 @@
-"""What do changes bring as a bundle, in which order are they worth it, and how long will it take?
+"""What do changes bring as a bundle, and how long will it take?
 
 A plan is predicted from its parts, as if they had nothing in common. All of them are measured
 against the base in the same blocks: a part that was timed some minutes earlier met another
@@ -13,13 +13,23 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from diagnose.analyze import derive
-from diagnose.analyze.optimize.effects import PARTS, PASS, fact_of, speed, starts_elsewhere
+from diagnose.analyze.optimize.effects import (
+    ALL_TOGETHER,
+    PARTS,
+    PASS,
+    STEP,
+    fact_of,
+    is_bundle,
+    leaders,
+    starts_elsewhere,
+    widest,
+)
 from diagnose.analyze.optimize.experiment import Outcome, time_ratio
-from diagnose.analyze.optimize.ladder import describe_interaction, multiply
+from diagnose.analyze.optimize.ladder import climb
 from diagnose.analyze.units import scale
 from diagnose.records.experiments import Comparison, OptimizeRecord
 from diagnose.records.run import Measurement
-from diagnose.records.stats import Interval, hodges_lehmann
+from diagnose.records.stats import SMALLEST_MARGIN, Interval, hodges_lehmann
 
 LIMIT = "max_new_tokens"
 # The evaluation of the published guide; the example where the user names no number of samples.
@@ -45,7 +55,7 @@ class Plan:
             return ""
         if acting < 2:
             return "fewer than two parts act here, so nothing can interact"
-        return describe_interaction(self.difference.map(lambda share: 1 + share))
+        return _describe_interaction(self.difference)
 
 
 @dataclass(frozen=True)
@@ -66,28 +76,34 @@ def find_plans(outcomes: Sequence[Outcome]) -> list[Plan]:
     return [_plan(each, outcomes) for each in outcomes if PARTS in each.comparison.facts]
 
 
-def best_plan(outcomes: Sequence[Outcome]) -> Plan | None:
+def best_plans(outcomes: Sequence[Outcome]) -> list[Outcome]:
     """The fastest of those that are proven to keep the answers."""
-    proven = [each for each in find_plans(outcomes) if each.outcome.verdict == "FASTER"]
-    return max(proven, key=lambda each: speed(each.outcome), default=None)
+    return leaders(
+        each for each in outcomes if each.verdict == "FASTER" and PARTS in each.comparison.facts
+    )
+
+
+def combined(record: OptimizeRecord, outcomes: Sequence[Outcome]) -> list[Outcome]:
+    """What is recommended together against nothing of it, each timed as a whole.
+
+    The best plans; else the last step of the ladder; else all changes of a training step.
+    """
+    plans = [each for each in outcomes if PARTS in each.comparison.facts]
+    if plans:
+        timed = [each for each in plans if each.timed is not None]
+        return best_plans(outcomes) or timed[:1] or plans[:1]
+    whole = [
+        each
+        for each in outcomes
+        if each.comparison.key.startswith(ALL_TOGETHER)
+        and STEP in each.comparison.scope.split(" / ")
+    ]
+    return climb(record)[-1:] or whole
 
 
 def is_limit(comparison: Comparison) -> bool:
     """Whether the change is a limit of tokens alone; a plan changes more at once."""
     return f"after_{LIMIT}" in comparison.facts and PARTS not in comparison.facts
-
-
-def rank(outcomes: Sequence[Outcome]) -> list[tuple[Outcome, Interval]]:
-    """What was tried on the base alone, the largest saving first; part of several plans, once."""
-    timed = {
-        each.comparison.key: (each, ratio)
-        for each in reversed(outcomes)
-        if starts_from_base(each.comparison)
-        and PARTS not in each.comparison.facts
-        and (ratio := time_ratio(each.comparison)) is not None
-        and each.verdict != "INVALID"
-    }
-    return sorted(timed.values(), key=lambda pair: -pair[1].center)
 
 
 def starts_from_base(comparison: Comparison) -> bool:
@@ -102,13 +118,19 @@ def count_samples(record: OptimizeRecord) -> int:
 
 
 def total_times(record: OptimizeRecord, outcomes: Sequence[Outcome]) -> list[Total]:
-    """As it was, with the best change that keeps the answers, and by every plan."""
+    """As it was, with the best single changes that keep the answers, and by every plan."""
     base = find_base(outcomes)
     if base is None or base.before is None:
         return []
     samples, own = count_samples(record), batch_of(record, base, "before")
-    best = next((each for each, _ in rank(outcomes) if each.verdict == "FASTER"), None)
-    forms = [] if best is None else [(best.comparison.key, best.comparison)]
+    singles = [
+        each
+        for each in widest(outcomes)
+        if each.verdict == "FASTER"
+        and starts_from_base(each.comparison)
+        and not is_bundle(each.comparison)
+    ]
+    forms = [(each.comparison.key, each.comparison) for each in leaders(singles)]
     forms += [
         (each.outcome.comparison.title, each.outcome.comparison)
         for each in find_plans(outcomes)
@@ -173,7 +195,7 @@ def _plan(outcome: Outcome, outcomes: Sequence[Outcome]) -> Plan:
         parts,
         missing,
         inert,
-        predicted=multiply(known) if complete else None,
+        predicted=_multiply(known) if complete else None,
         measured=time_ratio(plan),
         difference=_difference(plan, [timed[key] for key in acting]) if complete else None,
     )
@@ -187,6 +209,26 @@ def _names(comparison: Comparison, fact: str) -> tuple[str, ...]:
 def _same_blocks(part: Comparison, plan: Comparison) -> bool:
     """What was timed at another time, or on other questions, met other conditions."""
     return part.before is not None and part.before == plan.before and part.after is not None
+
+
+def _multiply(factors: Sequence[Interval]) -> Interval:
+    """The ends multiplied, as if all were at theirs at once: wider than need be, never narrower."""
+    ends = [each.ends for each in factors if each.ends is not None]
+    center = math.prod(each.center for each in factors)
+    if len(ends) < len(factors):
+        return Interval(center, None, None)
+    return Interval(center, math.prod(low for low, _ in ends), math.prod(high for _, high in ends))
+
+
+def _describe_interaction(difference: Interval) -> str:
+    """Of what was measured, over what the single gains multiply to, less 1."""
+    if difference.low is None or difference.high is None:
+        return "whether they overlap is not decided"
+    if difference.high < -SMALLEST_MARGIN:
+        return "they overlap: the same time cannot be saved twice"
+    if difference.low > SMALLEST_MARGIN:
+        return "they help each other: one opens the way for the other"
+    return "no interaction is visible within the intervals"
 
 
 def _difference(plan: Comparison, parts: Sequence[Comparison]) -> Interval | None:

@@ -11,9 +11,10 @@ from diagnose.analyze.optimize.effects import (
     EPOCH,
     break_even_steps,
     describe,
+    either,
     fact_of,
     find,
-    speed,
+    leaders,
 )
 from diagnose.analyze.optimize.experiment import Outcome, changes_model
 from diagnose.analyze.optimize.work import work_gain
@@ -82,7 +83,7 @@ def low_utilization(record: OptimizeRecord, outcomes: Sequence[Outcome]) -> Susp
 
 
 def gain_of(key: str, sentence: str) -> Examine:
-    """A suspect that a faster epoch convicts; {share} and {change} are those of the largest gain.
+    """A suspect that a faster epoch convicts, by {share} of it, with {change}.
 
     A key that ends in an underscore stands for all that begin with it.
     """
@@ -96,9 +97,10 @@ def gain_of(key: str, sentence: str) -> Examine:
         faster = [each for each in timed if each.verdict == "FASTER"]
         if not faster:
             return Suspicion(evidence, is_excluded=all(_gains_nothing(each) for each in timed))
-        best = max(faster, key=speed).comparison
-        share = percent(_saved_share(best))
-        return Suspicion(evidence, sentence.format(share=share, change=best.after_text))
+        best = [each.comparison for each in leaders(faster)]
+        share = percent(_saved_share(best[0]))
+        change = either([each.after_text for each in best])
+        return Suspicion(evidence, sentence.format(share=share, change=change))
 
     return examine
 

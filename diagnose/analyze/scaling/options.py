@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from diagnose.analyze.optimize.effects import is_proven_equal
+from diagnose.analyze.optimize.effects import is_proven_equal, leaders
 from diagnose.analyze.optimize.experiment import Outcome, judge_all
 from diagnose.records.experiments import OptimizeRecord
 from diagnose.records.header import Setting
@@ -35,15 +35,10 @@ def count_all_reduces(outcome: Outcome) -> tuple[int, int] | None:
     return int(before or 0), int(after or 0)
 
 
-def best_option(outcomes: Iterable[Outcome]) -> Outcome | None:
+def best_options(outcomes: Iterable[Outcome]) -> list[Outcome]:
     """The fastest of those that are proven faster and equal."""
     tried = (each for each in outcomes if each.comparison.form == "after")
-    faster = (each for each in tried if each.verdict == "FASTER" and is_proven_equal(each))
-    return max(faster, key=speedup, default=None)
-
-
-def speedup(outcome: Outcome) -> float:
-    return 0.0 if outcome.timed is None else outcome.timed.speedup.center
+    return leaders(each for each in tried if each.verdict == "FASTER" and is_proven_equal(each))
 
 
 def _is_count(value: Setting) -> bool:

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from diagnose.analyze.optimize.effects import is_proven_equal
+from diagnose.analyze.optimize.effects import either, is_proven_equal, leaders, speed
 from diagnose.analyze.optimize.experiment import Outcome
 from diagnose.analyze.scaling.cadence import CADENCES, cadence_share
 from diagnose.analyze.scaling.findings import is_slower_than_one
 from diagnose.analyze.scaling.ledger import build_ledger
-from diagnose.analyze.scaling.options import speedup
 from diagnose.analyze.units import percent, percent_interval, spread
 from diagnose.analyze.verdicts import MATTERS
 from diagnose.records.ranks import ScalingRecord
@@ -68,22 +67,20 @@ def recommend(record: ScalingRecord, outcomes: Sequence[Outcome]) -> Recommendat
     launcher, (cadence, remarks) = _launcher(record, faster), _cadence(record)
     if launcher.text == ALONE:
         return Recommendation(launcher, cadence, remarks)
-    accumulation, graph = _fastest(faster, _ACCUMULATION), faster.get(_STATIC_GRAPH)
-    flags, notes = [], []
+    flags: list[Flag] = []
+    notes: list[str] = []
+    accumulation, graph = _fastest(faster, _ACCUMULATION, notes), faster.get(_STATIC_GRAPH)
     if accumulation is not None and graph is not None:
         # torch fails an internal assertion when a static graph meets no_sync().
-        kept = max(accumulation, graph, key=speedup)
-        notes.append(
-            f"{accumulation.name} and {graph.name} exclude each other in torch; "
-            f"{kept.name} gains more"
-        )
+        notes.append(f"{accumulation.name} and {graph.name} exclude each other in torch")
+        kept = _choose([accumulation, graph], notes)
         accumulation, graph = (kept, None) if kept is accumulation else (None, kept)
     if accumulation is not None:
         flags.append(_accumulation_flag(record, accumulation))
         notes.append(
             "accumulation makes the effective batch larger: check that the job still learns as well"
         )
-    flags += _bucket_flags(proven, faster)
+    flags += _bucket_flags(proven, faster, notes)
     if graph is not None:
         flags.append(Flag("--ddp_static_graph", "DDP(static_graph=True)", _row(graph)))
     return Recommendation(
@@ -105,7 +102,7 @@ def _launcher(record: ScalingRecord, faster: dict[str, Outcome]) -> Flag:
     if not is_slower_than_one(ledger):
         return Flag(command, command, row)
     # The best option alone, since gains of several options do not multiply.
-    best = max((speedup(each) for each in faster.values()), default=1.0)
+    best = max((speed(each) for each in faster.values()), default=1.0)
     if ledger.ranks * ledger.efficiency.center * best < 1:
         return Flag(ALONE, "one process", f"{row}: all ranks together are slower than one alone")
     return Flag(command, command, f"{row}: slower than one alone without the flags below")
@@ -123,9 +120,12 @@ def _accumulation_flag(record: ScalingRecord, outcome: Outcome) -> Flag:
     )
 
 
-def _bucket_flags(proven: dict[str, Outcome], faster: dict[str, Outcome]) -> list[Flag]:
+def _bucket_flags(
+    proven: dict[str, Outcome], faster: dict[str, Outcome], notes: list[str]
+) -> list[Flag]:
     """The fastest cap; where the script's own default is proven slower than torch's, torch's."""
-    best, default = _fastest(faster, _BUCKETS), proven.get(f"bucket_cap_{DEFAULT_BUCKET_CAP}")
+    best = _fastest(faster, _BUCKETS, notes)
+    default = proven.get(f"bucket_cap_{DEFAULT_BUCKET_CAP}")
     if best is not None:
         cap, row = _BUCKETS[best.comparison.key], _row(best)
     elif default is not None and default.verdict == "SLOWER":
@@ -162,8 +162,18 @@ def _in_code(outcomes: Sequence[Outcome]) -> list[str]:
     ]
 
 
-def _fastest(faster: dict[str, Outcome], keys: Iterable[str]) -> Outcome | None:
-    return max((faster[key] for key in keys if key in faster), key=speedup, default=None)
+def _fastest(faster: dict[str, Outcome], keys: Iterable[str], notes: list[str]) -> Outcome | None:
+    found = [faster[key] for key in keys if key in faster]
+    return _choose(found, notes) if found else None
+
+
+def _choose(tried: Sequence[Outcome], notes: list[str]) -> Outcome:
+    """The fastest; a command has room for one of those that overlap, and a note says so."""
+    best = leaders(tried)
+    if len(best) > 1:
+        names = either([each.name for each in best])
+        notes.append(f"{names}: the command has {best[0].name}")
+    return best[0]
 
 
 def _row(outcome: Outcome) -> str:

@@ -59,6 +59,7 @@ def probe(device_type: str, root: Path = ROOT) -> Machine:
         cpu_cores=count_cores(),
         cpu_governor=_read_text(root / "sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"),
         memory_bytes=_read("the memory", lambda: psutil.virtual_memory().total),
+        memory_used_bytes=_read("the memory", _used_memory),
         shared_memory_bytes=_read("/dev/shm", lambda: shutil.disk_usage(root / "dev/shm").free),
         # Stolen time counts as busy, waiting for disks does not.
         cpu_busy_before=_read("CPU use", lambda: psutil.cpu_percent(BUSY_SECONDS) / 100),
@@ -117,6 +118,11 @@ def read_cpu_model(root: Path) -> Fact:
         return text
     found = re.search(r"^(?:model name|Model|cpu model)\s*:\s*(.+)$", text.value, re.MULTILINE)
     return Fact(found.group(1).strip()) if found else Fact(None, "/proc/cpuinfo names no model")
+
+
+def _used_memory() -> float:
+    memory = psutil.virtual_memory()
+    return float(memory.total - memory.available)
 
 
 def _read(what: str, read: Callable[[], float]) -> Reading:

@@ -8,6 +8,7 @@ is none.
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -21,7 +22,7 @@ from diagnose.measure.machine.device import Device
 from diagnose.measure.optimize.equality import compare_outcomes, refutes
 from diagnose.measure.stage import ENERGY_PERIODS_PER_SLOT
 from diagnose.measure.stages.plan import Context
-from diagnose.records.experiments import Comparison, Equality
+from diagnose.records.experiments import DATA_WAIT, Comparison, Equality
 from diagnose.records.header import Reading, Setting
 from diagnose.records.run import Measurement
 from diagnose.records.sequential import FAMILY_ERROR, Block, anytime_p, decide, ratio_interval
@@ -199,13 +200,14 @@ def time_together(
         sides = [before, *(side for side, _ in rows)]
         trials = [opened.enter_context(each.trials[scope](bench.lab)) for each in sides]
         peaks = [_peak_bytes(trial, bench.device) for trial in trials]
+        watched = [_Watched(trial) for trial in trials]
         marks = [_parameters(trial) for trial in trials]
-        first, *others = trials
+        first, *others = watched
         tracks = measure(
             [
-                _timed("before", first),
-                _timed("control", first),
-                *(_timed(row.key, each) for each, (_, row) in zip(others, rows, strict=True)),
+                first.timed("before"),
+                first.timed("control"),
+                *(each.timed(row.key) for each, (_, row) in zip(others, rows, strict=True)),
             ],
             bench.effort,
             bench.device,
@@ -222,19 +224,23 @@ def time_together(
     }
     base, control, *afters = record_sides(
         tracks,
-        [trial.samples_per_step for trial in (first, *trials)],
+        [trial.samples_per_step for trial in (trials[0], *trials)],
         [peaks[0], *peaks],
         settings,
         "the step ran on the CPU, which has no NVML" if bench.device.is_cpu else "",
     )
+    blocks = len(tracks[0].blocks)
+    # What all are compared with has two slots in every block.
+    waits = [first.waiting_share(2 * blocks), *(each.waiting_share(blocks) for each in others)]
     made = []
-    for (_, row), after, moved in zip(rows, afters, changed[1:], strict=True):
+    for (_, row), after, moved, wait in zip(rows, afters, changed[1:], waits[1:], strict=True):
         if changed[0] or moved:
             name = "before" if changed[0] else "after"
             reason = f"the side '{name}' changed its parameters while it was timed"
             made.append(replace(row, status="invalid", reason=reason))
         else:
-            made.append(replace(row, before=base, control=control, after=after))
+            facts = {**row.facts, **_wait_facts(waits[0], wait)}
+            made.append(replace(row, before=base, control=control, after=after, facts=facts))
     return made
 
 
@@ -316,12 +322,48 @@ def _undecided(blocks: Sequence[Block]) -> str:
     return f"undecided after {len(blocks)} blocks"
 
 
-def _timed(name: str, trial: Trial) -> Timed:
-    return Timed(name, trial.step, trial.before_slot, trial.after_slot)
+class _Watched:
+    """A trial whose waits for data are counted within the slots, not in the warm-up."""
+
+    def __init__(self, trial: Trial) -> None:
+        self._trial = trial
+        self._slots: list[tuple[float, float]] = []  # seconds, of them waited
+        self._began = 0.0, 0.0
+
+    def timed(self, name: str) -> Timed:
+        return Timed(name, self._trial.step, self._before_slot, self._after_slot)
+
+    def waiting_share(self, slots: int) -> float | None:
+        """Of the last slots, which are those that count; None without a loader."""
+        if self._trial.waited is None:
+            return None
+        kept = self._slots[-slots:]
+        return sum(waited for _, waited in kept) / sum(seconds for seconds, _ in kept)
+
+    def _now(self) -> tuple[float, float]:
+        return time.perf_counter(), self._trial.waited() if self._trial.waited else 0.0
+
+    def _before_slot(self) -> None:
+        self._trial.before_slot()
+        self._began = self._now()
+
+    def _after_slot(self) -> None:
+        ended = self._now()
+        self._slots.append((ended[0] - self._began[0], ended[1] - self._began[1]))
+        self._trial.after_slot()
+
+
+def _wait_facts(before: float | None, after: float | None) -> Mapping[str, Setting]:
+    if before is None or after is None:
+        return {}
+    shares = {"before": before, "after": after}
+    return {DATA_WAIT.format(side): round(share, 4) for side, share in shares.items()}
 
 
 def _peak_bytes(trial: Trial, device: Device) -> Reading:
     """Of one warm step: what the allocator held, or on the CPU what the step itself took."""
+    if not trial.in_this_process:
+        return Reading(None, "other processes do the work")
     trial.before_slot()
     trial.step()
     device.synchronize()

@@ -34,6 +34,7 @@ EXPERIMENT_KEYS = (
     "labelled_only",
     "keep_memory",
     "all_together",
+    "all_together_fp16",
 )
 EXPERIMENT_SECONDS: Mapping[str, float] = {"smoke": 180, "quick": 300, "full": 3600}
 
@@ -63,7 +64,7 @@ def choose(
         )
     if only is None:
         return tuple(known)
-    every = (*known, *parts)
+    every = tuple(dict.fromkeys((*known, *parts)))
     unknown = [key for key in only if key not in every]
     if unknown:
         raise Refused(

@@ -12,6 +12,7 @@ from diagnose.analyze.optimize.effects import (
     is_whole,
     speed,
     starts_elsewhere,
+    waiting_shares,
     widest,
 )
 from diagnose.analyze.optimize.experiment import (
@@ -24,7 +25,7 @@ from diagnose.analyze.optimize.experiment import (
 )
 from diagnose.analyze.optimize.work import work_gain
 from diagnose.analyze.units import BYTES, MILLISECONDS, PERCENT, TIMES, number, percent, scaled
-from diagnose.records.experiments import Comparison
+from diagnose.records.experiments import DATA_WAIT, Comparison
 from diagnose.records.header import Setting
 from diagnose.records.run import Measurement
 from diagnose.records.stats import Interval
@@ -45,6 +46,8 @@ _UNPROVEN = (
     ("OTHER_MODEL", "Another model, so neither side is faster"),
     ("OTHER_ANSWERS", "Answers change, so neither side is faster"),
 )
+# These stand beside the times.
+_IN_COLUMNS = [DATA_WAIT.format(side) for side in ("before", "after")]
 
 
 def proven_changes(outcomes: Sequence[Outcome]) -> list[str]:
@@ -57,7 +60,7 @@ def proven_changes(outcomes: Sequence[Outcome]) -> list[str]:
             Column("change", lambda each: code(each.comparison.key)),
             Column("before → after", _sides, left=True),
             Column("per", lambda each: each.comparison.scope, left=True),
-            *_TIMES,
+            *TIME_COLUMNS,
             Column("results", _claim, left=True),
         ],
         "No change is proven to be faster or slower.",
@@ -125,7 +128,9 @@ def facts(outcomes: Sequence[Outcome]) -> list[str]:
     lines: dict[tuple[str, str], str] = {}
     for each in outcomes:
         known = [
-            f"{_fact_name(name)} {_fact(name, v)}" for name, v in each.comparison.facts.items()
+            f"{_fact_name(name)} {_fact(name, v)}"
+            for name, v in each.comparison.facts.items()
+            if name not in _IN_COLUMNS
         ]
         known += [*_pay_back(each.comparison), *each.comparison.notes]
         if known:
@@ -192,6 +197,20 @@ def _seconds(side: Measurement | None) -> Interval:
     return derive.step_seconds(side)
 
 
+def _utilization(comparison: Comparison) -> Cell:
+    assert comparison.before is not None  # it has a speed-up
+    assert comparison.after is not None
+    used = [derive.utilization(side) for side in (comparison.before, comparison.after)]
+    unknown = next((each for each in used if each.value is None), None)
+    return unknown or " → ".join(percent(each.value) for each in used if each.value is not None)
+
+
+def _waiting(outcome: Outcome) -> Cell:
+    """Empty where no side has a loader whose waits were timed."""
+    shares = waiting_shares(outcome.comparison)
+    return shares and " → ".join(map(percent, shares))
+
+
 def _verdict(outcome: Outcome) -> Cell:
     if outcome.timed is None or not outcome.reason:
         return outcome.verdict
@@ -212,19 +231,25 @@ def _equality(outcome: Outcome) -> Cell:
     return f"{answer} ({describe_worst(equality.checks)})"
 
 
-_TIMES: tuple[Column[Outcome], ...] = (
+TIME_COLUMNS: tuple[Column[Outcome], ...] = (
     Column("before ms", _timed(lambda tried, _: _seconds(tried.before)), MILLISECONDS),
     Column("after ms", _timed(lambda tried, _: _seconds(tried.after)), MILLISECONDS),
     Column("speed-up (99 % interval)", _timed(lambda _, timed: timed.speedup), TIMES),
     Column("verdict", _verdict, left=True),
 )
+# What a change does to the device, its memory and the wait for data.
+USE_COLUMNS: tuple[Column[Outcome], ...] = (
+    Column("utilization", _timed(lambda tried, _: _utilization(tried)), left=True),
+    Column("waiting for data", _waiting, left=True),
+    Column("peak memory, change", _timed(lambda tried, _: memory_change(tried)), BYTES),
+    Column("energy per sample, change", _timed(lambda tried, _: energy_change(tried)), PERCENT),
+)
 _EXPERIMENT_COLUMNS: tuple[Column[Outcome], ...] = (
     Column("change", _title),
     Column("scope", lambda each: each.comparison.scope, left=True),
-    *_TIMES,
+    *TIME_COLUMNS,
     Column("equal results?", _equality, left=True),
-    Column("peak memory, change", _timed(lambda tried, _: memory_change(tried)), BYTES),
-    Column("energy per sample, change", _timed(lambda tried, _: energy_change(tried)), PERCENT),
+    *USE_COLUMNS,
     Column("detectable ≥", _timed(lambda _, timed: timed.detectable), PERCENT),
     Column("blocks", _timed(lambda _, timed: timed.blocks)),
 )

@@ -6,15 +6,14 @@ import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from diagnose.analyze import derive
-from diagnose.analyze.optimize.experiment import judge_all
-from diagnose.analyze.optimize.ladder import LadderStep, climb
+from diagnose.analyze.optimize.experiment import Outcome
+from diagnose.analyze.optimize.ladder import climb
 from diagnose.analyze.optimize.launches import launches, place, share, span, whole
-from diagnose.analyze.units import number, percent
+from diagnose.analyze.units import TIMES, percent
 from diagnose.records.experiments import LaunchMap, OptimizeRecord
-from diagnose.render.figures import BLUE, ORANGE, label, new_axes
+from diagnose.records.stats import Interval
+from diagnose.render.figures import BLUE, GREEN, ORANGE, Bar, draw_bars, label, new_axes
 from diagnose.render.markdown import clean
-from diagnose.render.waterfall import Step, waterfall
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -30,7 +29,7 @@ def figures(record: OptimizeRecord) -> Mapping[str, Callable[[], Figure]]:
     found: dict[str, Callable[[], Figure]] = {}
     if record.maps:
         found[LAUNCHES] = functools.partial(draw_launches, record.maps[0])
-    steps = climb(record, judge_all(record))
+    steps = climb(record)
     if steps:
         found[LADDER] = functools.partial(draw_ladder, steps)
     return found
@@ -61,34 +60,24 @@ def draw_launches(of: LaunchMap) -> Figure:
     return figure
 
 
-def draw_ladder(steps: Sequence[LadderStep]) -> Figure:
-    """Milliseconds: as it was, what each change takes away, and what is left.
+def draw_ladder(steps: Sequence[Outcome]) -> Figure:
+    """How many times as fast as the base, which ran in the blocks of every step."""
+    bars = [_ladder_bar(step, step.timed.speedup) for step in steps if step.timed is not None]
+    scope = label(steps[0].comparison.scope)
+    note = "; hatched: not proven" if any(bar.uncertain for bar in bars) else ""
+    axis = f"{scope}: times as fast as it was; lines: 99 % intervals{note}"
+    return draw_bars([Bar("as it was", 1.0, "1"), *bars], axis)
 
-    Every step was held against the base in its own blocks, so its time is that of the base
-    divided by its speed-up: the drift of the machine from step to step cancels.
-    """
-    base = steps[0].outcome.comparison.before
-    assert base is not None  # a step without it has no speed-up
-    start = 1e3 * derive.step_seconds(base).center
-    bars, end = [], start
-    for step in steps:
-        bars.append(_ladder_bar(step, start, end))
-        end += bars[-1].value
-    last = steps[-1]
-    reached = last.together.map(lambda ratio: start / ratio)
-    return waterfall(
-        Step("as it was", start),
-        bars,
-        Step("all together", end, last.is_proven, reached),
-        axis=f"ms per {label(last.outcome.comparison.scope)}",
-        level="99 %",
+
+def _ladder_bar(step: Outcome, speedup: Interval) -> Bar:
+    return Bar(
+        name=f"+ {step.comparison.key}",
+        width=speedup.center,
+        text=TIMES.write(speedup.center),
+        color=GREEN if speedup.center >= 1 else ORANGE,
+        interval=speedup.ends,
+        uncertain=step.verdict not in ("FASTER", "SLOWER"),
     )
-
-
-def _ladder_bar(step: LadderStep, start: float, end: float) -> Step:
-    change = step.together.map(lambda ratio: start / ratio - end)
-    remark = f"{number(step.together.center, 3)}x so far"
-    return Step(f"+ {step.added}", change.center, step.is_proven, change, remark=remark)
 
 
 def _shorten(text: str) -> str:

@@ -6,27 +6,20 @@ from collections.abc import Sequence
 
 from diagnose.analyze.optimize import series_causes
 from diagnose.analyze.optimize.disturbances import find_disturbances, find_unreached
-from diagnose.analyze.optimize.effects import (
-    ALL_TOGETHER,
-    STEP,
-    best_change,
-    find,
-    locate,
-    speed,
-)
+from diagnose.analyze.optimize.effects import best_changes, either, leaders, locate
 from diagnose.analyze.optimize.experiment import Outcome, judge_all
 from diagnose.analyze.optimize.ladder import climb, judge_ladder
 from diagnose.analyze.optimize.launches import most_repeated
-from diagnose.analyze.optimize.plans import best_plan, find_plans
+from diagnose.analyze.optimize.plans import best_plans, combined, find_plans
 from diagnose.analyze.optimize.work import describe_backbone_share
 from diagnose.analyze.units import spread
 from diagnose.records.experiments import OptimizeRecord
 from diagnose.render.findings import finding_sections
 from diagnose.render.markdown import prose
 from diagnose.render.optimize import experiments, tables
+from diagnose.render.optimize.before_after import before_after
 from diagnose.render.optimize.figures import LADDER, LAUNCHES, figures
 from diagnose.render.optimize.launches import blamed_line, launch_map
-from diagnose.render.optimize.section_two import before_after_factor
 from diagnose.render.page import Page, Place, Section, image
 from diagnose.render.part import Part
 from diagnose.render.table import Cell, code
@@ -64,17 +57,16 @@ def _open(record: OptimizeRecord, outcomes: Sequence[Outcome]) -> list[Section]:
         Section(Place.BOTTLENECK, title, blamed),
         Section(Place.CHANGES, "What each change brings", experiments.proven_changes(outcomes)),
         Section(Place.CHANGES, "Not equal", experiments.unequal_changes(outcomes)),
-        Section(Place.BEFORE_AFTER, "Before and after", tables.all_together(record, outcomes)),
+        Section(Place.BEFORE_AFTER, "Before and after", before_after(record, outcomes)),
         Section(Place.BEFORE_AFTER, "Plans", tables.plan_table(outcomes)),
         Section(Place.BEFORE_AFTER, "How long it takes", tables.totals(record, outcomes)),
     ]
-    if _has_ladder(record):
-        drawing = image("Time, one change after the other", LADDER, drawn)
-        together = before_after_factor(record, outcomes)
-        sections.append(Section(Place.BEFORE_AFTER, "Before, after and factor", together))
-        blocks = [*drawing, *tables.ladder(record, outcomes)]
+    # With nothing to put on top, a ladder has no steps.
+    if record.rungs or record.workload.name == series_causes.WORKLOAD:
+        drawing = image("Speed, one change on top of the other", LADDER, drawn)
+        blocks = [*drawing, *tables.ladder(record)]
         sections.append(Section(Place.BEFORE_AFTER, "One change on top of the other", blocks))
-    if record.pace is not None or record.workload.name == tables.FIRST_REPORT:
+    if record.pace is not None:
         left = [prose(describe_backbone_share(record))]
         sections.append(Section(Place.LEFT, "What is left to gain", left))
     return sections
@@ -84,27 +76,28 @@ def _to_do(outcomes: Sequence[Outcome]) -> list[str]:
     """The best changes, as what to write instead of what."""
     lines = []
     for best, remark in _best(outcomes):
-        change = best.comparison
-        sides = f"{change.after_text} instead of {change.before_text}"
-        gain = f"{_gain(best)} per {change.scope}{remark}"
-        lines.append(
-            f"- **{prose(change.title)}** ({code(change.key)}): {prose(sides)}; {prose(gain)}."
-        )
+        for each in best:
+            change = each.comparison
+            sides = f"{change.after_text} instead of {change.before_text}"
+            gain = f"{_gain(each)}{remark}"
+            lines.append(
+                f"- **{prose(change.title)}** ({code(change.key)}): {prose(sides)}; {prose(gain)}."
+            )
     return ["\n".join(lines)] if lines else []
 
 
-def _best(outcomes: Sequence[Outcome]) -> list[tuple[Outcome, str]]:
+def _best(outcomes: Sequence[Outcome]) -> list[tuple[list[Outcome], str]]:
     """The largest gain that keeps the results; beside it one that does not, if it is larger."""
-    equal, other = (best_change(outcomes, equal=each) for each in (True, False))
-    found = [(equal, "")] if equal is not None else []
-    if other is not None and (equal is None or speed(other) > speed(equal)):
-        found.append((other, ", but the results may differ"))
-    return found
+    equal, other = (best_changes(outcomes, equal=each) for each in (True, False))
+    if any(each in equal for each in leaders([*equal, *other])):
+        other = []
+    found = [(equal, ""), (other, ", but the results may differ")]
+    return [each for each in found if each[0]]
 
 
 def _gain(outcome: Outcome) -> str:
     assert outcome.timed is not None
-    return f"{spread(outcome.timed.speedup)}x"
+    return f"{spread(outcome.timed.speedup)}x per {outcome.comparison.scope}"
 
 
 def _folded(record: OptimizeRecord, outcomes: Sequence[Outcome]) -> list[Section]:
@@ -134,14 +127,14 @@ def answer(record: OptimizeRecord, outcomes: Sequence[Outcome]) -> str:
 
 
 def _largest(outcomes: Sequence[Outcome]) -> str:
-    found = _best(outcomes)
-    if not found:
+    texts = [
+        either([f"{each.comparison.key}: {_gain(each)}" for each in best]) + remark
+        for best, remark in _best(outcomes)
+    ]
+    if not texts:
         return "No single change is proven to be faster"
-    (best, remark), *others = found
-    text = f"{best.comparison.key}: {_gain(best)} per {best.comparison.scope}{remark}"
-    for each, remark in others:
-        text += f" ({each.comparison.key}: {_gain(each)}{remark})"
-    return f"The largest proven gain of a single change is {text}"
+    beside = "".join(f" ({text})" for text in texts[1:])
+    return f"The largest proven gain of a single change is {texts[0]}{beside}"
 
 
 def _wrong(outcomes: Sequence[Outcome]) -> list[str]:
@@ -159,24 +152,23 @@ def _wrong(outcomes: Sequence[Outcome]) -> list[str]:
 
 def _together(record: OptimizeRecord, outcomes: Sequence[Outcome]) -> list[str]:
     if record.rungs:
-        steps = climb(record, outcomes)
+        steps = climb(record)
         if not steps:
             return ["nothing could be put on top of another"]
-        last, names = steps[-1], ", ".join(each.added for each in steps)
-        return [f"together ({names}): {spread(last.together)}x, {last.outcome.verdict}"]
+        names = ", ".join(each.comparison.key for each in steps)
+        return [f"together ({names}): {_whole(steps[-1])}"]
     if find_plans(outcomes):
-        best = best_plan(outcomes)
-        if best is None or best.measured is None:
+        plans = [f"{each.comparison.title}: {_whole(each)}" for each in best_plans(outcomes)]
+        if not plans:
             return ["no plan is proven to be faster with the same answers"]
-        title = best.outcome.comparison.title
-        return [f"the best plan that keeps the answers is {title}: {spread(best.measured)}x"]
-    whole = find(outcomes, ALL_TOGETHER, STEP)
-    if whole is None:
-        is_expected = record.workload.name == tables.FIRST_REPORT
-        return ["all changes together were not measured"] if is_expected else []
-    if whole.timed is None:
-        return [f"all changes together: {whole.verdict}"]
-    return [f"all changes together: {spread(whole.timed.speedup)}x, {whole.verdict}"]
+        return [f"the best plan that keeps the answers is {either(plans)}"]
+    whole = [each for each in combined(record, outcomes) if each.verdict != "SKIPPED"]
+    return [f"{each.comparison.title.lower()}: {_whole(each)}" for each in whole]
+
+
+def _whole(outcome: Outcome) -> str:
+    speedup = "" if outcome.timed is None else f"{spread(outcome.timed.speedup)}x, "
+    return f"{speedup}{outcome.verdict}"
 
 
 def _method(record: OptimizeRecord, outcomes: Sequence[Outcome]) -> list[tuple[str, Cell]]:
@@ -190,11 +182,6 @@ def _method(record: OptimizeRecord, outcomes: Sequence[Outcome]) -> list[tuple[s
 
 def _list(sentences: Sequence[str]) -> list[str]:
     return ["\n".join(f"- {prose(each)}." for each in sentences)] if sentences else []
-
-
-def _has_ladder(record: OptimizeRecord) -> bool:
-    """Whether one was to be climbed: with nothing to put on top, it has no steps."""
-    return bool(record.rungs) or record.workload.name == series_causes.WORKLOAD
 
 
 PART = Part(OptimizeRecord, "Which line is to blame, and what helps?", page, figures)

@@ -1,19 +1,12 @@
-"""What do all changes bring together? Ladder, plans, limits, models and curves as tables."""
+"""What do changes bring beside their single gains? Ladder, plans, limits and curves as tables."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from diagnose.analyze import derive
-from diagnose.analyze.optimize.effects import (
-    ALL_TOGETHER,
-    STEP,
-    changed_answers,
-    fact_of,
-    find,
-)
+from diagnose.analyze.optimize.effects import changed_answers, fact_of
 from diagnose.analyze.optimize.experiment import Outcome, time_ratio
-from diagnose.analyze.optimize.ladder import LadderStep, climb, interaction, judge_ladder
+from diagnose.analyze.optimize.ladder import climb, judge_ladder
 from diagnose.analyze.optimize.plans import (
     EXAMPLE_BATCH,
     EXAMPLE_BATCHES,
@@ -26,113 +19,36 @@ from diagnose.analyze.optimize.plans import (
 )
 from diagnose.analyze.units import (
     AS_READ,
-    BYTES,
-    MILLISECONDS,
     PERCENT,
     TIMES,
     Unit,
     duration,
     number,
     percent,
-    spread,
 )
 from diagnose.records.experiments import Comparison, OptimizeRecord
-from diagnose.records.run import Measurement
 from diagnose.render.markdown import prose
-from diagnose.render.table import Cell, Column, code, missing, table, written
+from diagnose.render.optimize.experiments import TIME_COLUMNS, USE_COLUMNS
+from diagnose.render.table import Cell, Column, code, missing, table
 
-# The job of the first report, and what that report measured before and after.
-FIRST_REPORT = "dgca"
 _SHARE = Unit(1e2, "%", shortest=True)
-_WATTS = Unit(suffix="W", significant=3)
 Pair = tuple[float, float]
-
-
-# --- all changes of a training step ---
-
-
-def all_together(record: OptimizeRecord, outcomes: Sequence[Outcome]) -> list[str]:
-    """The before/after table of the first report, for this machine."""
-    is_first_report = record.workload.name == FIRST_REPORT
-    whole = find(outcomes, ALL_TOGETHER, STEP)
-    if whole is None:
-        return ["All changes together were not measured."] if is_first_report else []
-    before, after = whole.comparison.before, whole.comparison.after
-    if whole.timed is None or before is None or after is None:
-        return [prose(f"All changes together: {whole.verdict}. {whole.reason}.")]
-    speeds = [derive.step_seconds(side).map(lambda value: 1 / value) for side in (before, after)]
-    gain = f"{spread(whole.timed.speedup)}x, {whole.verdict}"
-    rows: list[tuple[Cell, ...]] = [("training speed, it/s", *speeds, gain, "2.2 → 4.9, 2.2x")]
-    watts = derive.watts(before), derive.watts(after)
-    share = derive.power_share(before), derive.power_share(after)
-    if watts[0].value and watts[1].value is not None:
-        gain = f"{100 * (watts[1].value / watts[0].value - 1):+.0f} %"
-        cells = [written(each, _WATTS) for each in watts]
-        rows.append(("GPU power", *cells, gain, "200 → 320 W, +60 %"))
-    if share[0].value is not None and share[1].value is not None:
-        gain = f"{100 * (share[1].value - share[0].value):+.0f} points"
-        cells = [written(each, PERCENT) for each in share]
-        rows.append(("power ÷ limit", *cells, gain, "44 % → 71 %, +27 points"))
-    headers = ["all changes together", "before", "after", "gain (99 % interval)", "first report"]
-    columns = [_cell(at, header) for at, header in enumerate(headers)]
-    sides = f"{whole.comparison.before_text} → {whole.comparison.after_text}."
-    reason = watts[0].reason or watts[1].reason
-    unknown = f" No power: {reason}." if reason else ""
-    return [prose(sides + unknown), *table(rows, columns[: None if is_first_report else -1])]
-
-
-def _cell(at: int, header: str) -> Column[tuple[Cell, ...]]:
-    return Column(header, lambda row: row[at])
 
 
 # --- the ladder ---
 
 
-def ladder(record: OptimizeRecord, outcomes: Sequence[Outcome]) -> list[str]:
-    """One change on top of the other, and whether they add up."""
+def ladder(record: OptimizeRecord) -> list[str]:
+    """One change on top of the other, each step against the base in its own blocks."""
     lost = [
         f"- {code(each.comparison.key)} on top: {each.verdict}. {prose(each.reason)}"
         for each in judge_ladder(record)
         if each.timed is None
     ]
-    steps = climb(record, outcomes)
-    if not steps:
-        nothing = "No change is certain to gain, so nothing was put together."
-        return [nothing, *(["\n".join(lost)] if lost else [])]
-    base = steps[0].outcome.comparison.before
-    assert base is not None  # a step without both sides has no speed-up
-    rows: list[tuple[str, Measurement, LadderStep | None]] = [("as it was", base, None)]
-    for each in steps:
-        assert each.outcome.comparison.after is not None
-        rows.append((f"+ {each.added}", each.outcome.comparison.after, each))
-    columns: list[Column[tuple[str, Measurement, LadderStep | None]]] = [
-        Column("changes so far", lambda row: row[0]),
-        Column(
-            "all of them (99 % interval)", lambda row: row[2].together if row[2] else None, TIMES
-        ),
-        Column("verdict", lambda row: row[2].outcome.verdict if row[2] else None, left=True),
-        Column("this one on top", lambda row: row[2].more if row[2] else None, TIMES),
-        Column("this one alone", lambda row: _alone(row[2]) if row[2] else None, TIMES),
-        Column("utilization", lambda row: derive.utilization(row[1]), PERCENT),
-        Column("samples/s", lambda row: derive.samples_per_second(row[1])),
-        Column("ms", lambda row: derive.step_seconds(row[1]), MILLISECONDS),
-        Column("peak memory", lambda row: row[1].peak_bytes, BYTES),
-    ]
-    return [*table(rows, columns), *(["\n".join(lost)] if lost else []), _sum(steps)]
-
-
-def _alone(step: LadderStep) -> Cell:
-    return step.alone or missing("not timed alone")
-
-
-def _sum(steps: Sequence[LadderStep]) -> str:
-    found = interaction(steps)
-    if found is None:
-        return "There is one change on the ladder, so nothing can interact."
-    return prose(
-        f"Multiplied, the single gains would be {spread(found.product)}x; together they are "
-        f"{spread(found.together)}x: {found.verdict}."
-    )
+    added: Column[Outcome] = Column("changes so far", lambda step: f"+ {step.comparison.key}")
+    nothing = "No change is certain to gain, so nothing was put together."
+    blocks = table(climb(record), [added, *TIME_COLUMNS, *USE_COLUMNS], nothing)
+    return [*blocks, "\n".join(lost)] if lost else blocks
 
 
 # --- evaluations ---

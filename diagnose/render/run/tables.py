@@ -24,7 +24,7 @@ from diagnose.analyze.units import (
 from diagnose.records.header import Gpu, Reading, Setting
 from diagnose.records.run import GpuUse, Measurement, RunRecord
 from diagnose.render.markdown import Markup, prose
-from diagnose.render.table import Cell, Column, Doubt, code, missing, table
+from diagnose.render.table import Cell, Column, Doubt, code, missing, share_of, table
 
 # Beyond flags.SPREAD_CRITICAL: a number to measure again, not to build on.
 NOISY = "noisy"
@@ -38,6 +38,7 @@ ADDED_PARTS = {
 }
 _INTERVAL = " [95 % interval]"
 _RATE, _WATTS, _MEGAHERTZ = Unit(significant=4), Unit(significant=3), Unit(1e-6)
+_CORES = Unit(significant=2)
 
 # The stage, what is added in it, its cost, and both sides of the comparison.
 _CostRow = tuple[str, str, derive.Difference, tuple[Measurement, Measurement]]
@@ -51,6 +52,7 @@ class _StageRow:
     remark: str
     measured: Measurement | None
     reason: str  # why nothing was measured
+    cpu_cores: Reading | None = None
 
 
 def stages(record: RunRecord) -> list[str]:
@@ -60,6 +62,8 @@ def stages(record: RunRecord) -> list[str]:
 
         return Column(header, value, unit)
 
+    cores = record.header.machine.cpu_cores
+    of_all = f" (of {cores})" if cores else ""
     # First the columns of the report that this one improves on, then what it lacked.
     columns = [
         Column[_StageRow]("stage", lambda row: row.title),
@@ -71,6 +75,7 @@ def stages(record: RunRecord) -> list[str]:
         column("NVML utilization", derive.utilization, PERCENT),
         column("power share (W ÷ limit)", derive.power_share, PERCENT),
         column("peak memory", lambda each: each.peak_bytes, BYTES),
+        Column[_StageRow](f"CPU cores busy{of_all}", lambda row: row.cpu_cores, _CORES),
         column("% of attainable", lambda each: derive.attainable_share(record, each), PERCENT),
         column("moving ÷ step, at most", _moving(record), PERCENT),
     ]
@@ -91,7 +96,8 @@ def _stage_rows(record: RunRecord) -> list[_StageRow]:
             words: list[str] = [] if stage.status == "done" else [stage.status]
             if measured is not None:
                 words += _remark(record, stage.key, measured, done=stage.status == "done")
-            rows.append(_StageRow(stage.title, ", ".join(words), measured, stage.reason))
+            row = stage.title, ", ".join(words), measured, stage.reason, stage.cpu_cores
+            rows.append(_StageRow(*row))
     for key in record.planned:
         if derive.find_stage(record, key) is None and key != "ceilings":
             rows.append(_StageRow(key, "not reached", None, "the run ended before this stage"))
@@ -245,6 +251,7 @@ def gpu_use(record: RunRecord) -> list[str]:
         ),
         Column("clock limited s", lambda row: _limits(row[1]), left=True),
         Column("energy from", lambda row: _energy(row[1]), left=True),
+        Column("memory in use", lambda row: share_of(row[1].memory_bytes, row[2].memory_bytes)),
     ]
     blocks = table(rows, columns)
     return [*blocks, "Net W is W less idle W: what the step itself draws."] if rows else []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
@@ -24,6 +25,7 @@ from diagnose.measure.optimize.experiment import (
 from diagnose.measure.optimize.optimizer import EXPERIMENT_KEYS, choose
 from diagnose.measure.session import Refused
 from diagnose.records.experiments import Comparison
+from diagnose.records.header import Reading
 from diagnose.records.sequential import fewest_blocks
 from diagnose.workload import Lab, Optimization, Side, Size, Trial
 from tests.support.records.parts import machine
@@ -93,6 +95,46 @@ def test_a_side_that_changes_its_parameters_is_invalid() -> None:
     assert made.reason == "the side 'after' changed its parameters while it was timed"
 
 
+class Loading:
+    """A step that takes 4 ms, of which it says that it waited for some; the first longer."""
+
+    def __init__(self, share: float) -> None:
+        self.share, self.waited, self.steps = share, 0.0, 0
+
+    def step(self) -> None:
+        seconds = 0.004
+        time.sleep(seconds)
+        self.steps += 1
+        self.waited += 100.0 if self.steps == 1 else self.share * seconds
+
+    def side(self) -> Side:
+        @contextmanager
+        def trial(lab: Lab) -> Iterator[Trial]:
+            yield Trial(self.step, 2, waited=lambda: self.waited)
+
+        return replace(side(1.0), trials={"forward": trial})
+
+
+def test_the_wait_for_data_is_counted_within_the_slots_of_each_side() -> None:
+    (made,) = run(Loading(0.0).side(), Loading(0.5).side())
+    assert 0.3 < float(made.facts["before_data_wait_share"] or 0) <= 0.5, "without the first step"
+    assert made.facts["after_data_wait_share"] == 0.0
+    (without,) = run(side(1.0), Loading(0.5).side())
+    assert without.facts == {}, "one side has no loader to wait for"
+
+
+def test_memory_of_other_processes_is_unknown() -> None:
+    @contextmanager
+    def trial(lab: Lab) -> Iterator[Trial]:
+        yield Trial(lambda: torch.zeros(1000), 2, in_this_process=False)
+
+    (made,) = run(replace(side(1.0), trials={"forward": trial}), side(1.0))
+    assert made.after is not None
+    assert made.before is not None
+    assert made.after.peak_bytes == Reading(None, "other processes do the work")
+    assert made.before.peak_bytes.value == 0.0
+
+
 def test_what_does_not_apply_is_skipped_with_its_reason() -> None:
     (made,) = run(side(1.0), obstacle=lambda lab: "no compiler")
     assert (made.status, made.reason) == ("skipped", "no compiler")
@@ -149,6 +191,7 @@ def test_the_command_line_knows_the_whole_catalogue() -> None:
     assert choose("dgca", EXPERIMENT_KEYS, None) == EXPERIMENT_KEYS
     chosen = choose("dgca", EXPERIMENT_KEYS, ["gated_fusion", "apply_prompt"])
     assert chosen == ("apply_prompt", "gated_fusion")
+    assert choose("t", ("a", "b"), ["b"], parts=("b", "c")) == ("b",), "tried once, also if a part"
     with pytest.raises(Refused, match="has no optimization 'x'; it has apply_prompt"):
         choose("dgca", EXPERIMENT_KEYS, ["x"])
 
