@@ -83,9 +83,11 @@ lint: $(READY) ## ruff and mypy --strict
 
 report: $(READY) ## render every report again from its JSON (needs no torch)
 	$(RUN) -m diagnose report $(ARGS)
+	@$(if $(ARGS),,$(RUN) -m bench.kept)
 
 check: $(READY) ## fail if a committed report is not what its JSON renders to
 	$(RUN) -m diagnose check $(ARGS)
+	@$(RUN) -m bench.kept --check $(ARGS)
 
 clean: ## remove the environment and every cache
 	rm -rf $(VENV) .cache .benchmarks .pytest_cache .mypy_cache .ruff_cache .hypothesis

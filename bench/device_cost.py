@@ -17,6 +17,7 @@ from pathlib import Path
 
 import torch
 
+from bench.kept import table
 from diagnose.measure.machine.device import Device
 from diagnose.measure.script.watch.activity import RECORDED_STEPS, Recording, read_activity
 from diagnose.records.stats import hodges_lehmann
@@ -86,26 +87,24 @@ def main() -> None:
         raise SystemExit("device_cost: torch sees no accelerator; see above for the simulated one")
     torch.set_num_threads(1)
     seconds, megabytes, kernels = recording_cost(device)
+    recorded = f"recording {RECORDED_STEPS - 1} steps of {kernels:.0f} kernels, seconds"
     rows = [
-        f"| recording {RECORDED_STEPS - 1} steps of {kernels:.0f} kernels, seconds "
-        f"| {seconds:.2f} | {LIMIT_SECONDS:g} |",
-        f"| the same, peak memory in MB | {megabytes:.0f} | {LIMIT_MEGABYTES:g} |",
+        (recorded, f"{seconds:.2f}", f"{LIMIT_SECONDS:g}"),
+        ("the same, peak memory in MB", f"{megabytes:.0f}", f"{LIMIT_MEGABYTES:g}"),
     ]
     if Device(device.type).is_fake:
         added = operator_cost(device)
         interval = hodges_lehmann(added)
-        rows.append(
-            f"| simulating an operator, µs (median of {BLOCKS} blocks of {OPERATORS}: "
-            f"{statistics.median(added):.1f}) | {interval.center:.1f} "
-            f"[{interval.low:.1f}, {interval.high:.1f}] | {LIMIT_MICROSECONDS:g} |"
-        )
+        simulated = f"simulating an operator, µs (median of {BLOCKS} blocks of {OPERATORS}: "
+        simulated += f"{statistics.median(added):.1f})"
+        found = f"{interval.center:.1f} [{interval.low:.1f}, {interval.high:.1f}]"
+        rows.append((simulated, found, f"{LIMIT_MICROSECONDS:g}"))
     name = torch.get_device_module(device).get_device_properties(0).name
     page = "\n".join(
         [
             "# What does it cost to see what a device does?\n",
             f"Written by `python -m bench.device_cost` on: {name}.\n",
-            "| what | found | allowed |\n| :-- | --: | --: |",
-            *rows,
+            *table(("<what", ">found", ">allowed"), rows),
         ]
     )
     (ROOT / "bench" / "device_cost.md").write_text(f"{page}\n", encoding="utf-8")

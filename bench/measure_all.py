@@ -6,8 +6,8 @@
 
 Nothing else may run on the machine meanwhile. What has a record of this commit already is left out,
 so that the same command goes on where an earlier one was ended; commit the reports at the end. Two
-long commands go on in the same way and are started by themselves: bench.same_code (about an hour)
-and bench.whole_command (a quarter of one, as root).
+long commands go on in the same way and are started by themselves: bench.same_code (an hour for each
+workload) and bench.whole_command (a quarter of one, as root).
 """
 
 from __future__ import annotations
@@ -29,13 +29,14 @@ ROOT = Path(__file__).resolve().parents[1]
 CROPS_MEGABYTES = "640"
 RANKS_MEGABYTES = "1100"
 CROPS = ("1", "4", "8", "12", "13", "16", "24", "36")
+FEW_CROPS = ("1", "4", "12")
 
 
 @dataclass(frozen=True)
 class Part:
     """One command and the record that it leaves."""
 
-    name: str  # of the report, behind the prefix
+    name: str  # of the report, behind the prefix; none of what bench.kept keeps
     record: str
     minutes: float  # about, on two cores
     words: tuple[str, ...]
@@ -43,7 +44,11 @@ class Part:
 
     @property
     def key(self) -> str:
-        return f"{self.name}/{self.record}"
+        return f"{self.name}/{self.record}" if self.name else self.record
+
+    def path(self, reports: Path, prefix: str) -> Path:
+        folder = reports / f"{prefix}-{self.name}" if self.name else reports
+        return folder / f"{self.record}.json"
 
 
 def _ranks(*words: str) -> tuple[str, ...]:
@@ -56,11 +61,24 @@ PARTS = (
     Part("dgca", "run", 2, ("-m", "diagnose", "run", "--workload", "dgca")),
     # `run` measures the link as well, with fewer sizes.
     Part("link", "bandwidth", 2, _ranks("diagnose/ddp_bandwidth.py"), SMOKE),
+    Part(
+        "link-settings",
+        "bandwidth",
+        2,
+        _ranks("diagnose/ddp_bandwidth.py", "--env-sweep", "--max-bytes", "16M"),
+        SMOKE,
+    ),
     Part("dgca", "scaling", 7, _ranks("diagnose/ddp_scaling.py", "--workload", "dgca")),
     Part("dgca", "optimize", 10, ("-m", "diagnose", "optimize", "--workload", "dgca")),
     Part("timeseries", "optimize", 8, ("-m", "diagnose", "optimize", "--workload", "timeseries")),
     Part("textgen", "optimize", 9, ("-m", "diagnose", "optimize", "--workload", "textgen")),
     Part("textgen", "batch_size", 1, ("-m", "diagnose", "batch-size", "--workload", "textgen")),
+    Part(
+        "textgen-ranks",
+        "batch_size",
+        2,
+        _ranks("-m", "diagnose", "batch-size", "--workload", "textgen"),
+    ),
     Part("vqa", "optimize", 9, ("-m", "diagnose", "optimize", "--workload", "vqa")),
     Part("vqa", "batch_size", 1, ("-m", "diagnose", "batch-size", "--workload", "vqa")),
     Part(
@@ -81,6 +99,19 @@ PARTS = (
             *("--memory-limit", RANKS_MEGABYTES),
         ),
         ("--smoke",),
+    ),
+    Part(
+        "vqa-crops",
+        "batch_size",
+        2,
+        ("-m", "diagnose", "batch-size", "--workload", "vqa", "--max-crops-list", *FEW_CROPS),
+    ),
+    Part(
+        "",
+        "evaluated",
+        2,
+        ("-m", "bench.evaluated"),
+        ("--samples", "2", "--size", "tiny", "--allow-dirty"),
     ),
     Part("dgca-prove", "prove", 3, ("-m", "bench.prove.dgca"), ("--seconds", "1")),
 )
@@ -123,6 +154,9 @@ def measure(
             print(f"{each.key}: done before", flush=True)
             continue
         where = ["--label", f"{prefix}-{each.name}", "--reports", str(reports)]
+        if not each.name:
+            where = ["--output", str(each.path(reports, prefix))]
+            forget_other(each.path(reports, prefix), commit)
         extra = each.smallest if smallest else ()
         began = time.monotonic()
         done = subprocess.run([sys.executable, *each.words, *where, *extra], cwd=ROOT, check=False)
@@ -137,13 +171,26 @@ def measure(
 
 def is_done(reports: Path, prefix: str, part: Part, commit: str) -> bool:
     """Whether its record is complete and of this commit."""
-    path = reports / f"{prefix}-{part.name}" / f"{part.record}.json"
+    path = part.path(reports, prefix)
     try:
         record = json.loads(path.read_text())
+        if not part.name:
+            return bool(record["settings"]["commit"] == commit and path.with_suffix(".md").exists())
         found = record["header"]["machine"]["git_commit"]["value"]
     except (OSError, ValueError, KeyError, TypeError):
         return False
     return bool(found == commit and record.get("complete", True))
+
+
+def forget_other(path: Path, commit: str) -> None:
+    """Commands that keep what they measured refuse what another commit has kept."""
+    try:
+        is_other = json.loads(path.read_text())["settings"]["commit"] != commit
+    except (OSError, ValueError, KeyError, TypeError):
+        return
+    if is_other:
+        path.unlink()
+        path.with_suffix(".md").unlink(missing_ok=True)
 
 
 if __name__ == "__main__":

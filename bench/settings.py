@@ -22,7 +22,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from bench.kept import ROOT
+from bench.kept import ROOT, table
 from diagnose.commands.shared.arguments import add_seconds
 
 SAMPLE = (
@@ -118,24 +118,23 @@ def write_page(found: Mapping[str, Mapping[str, Row]]) -> str:
     """How many are right under each setting, and every script about which they do not agree."""
     lines = ["# Does a diagnosis depend on how the machine is set?\n"]
     lines += ["Written by `python -m bench.settings`.\n"]
-    lines += ["| setting | right | cause right | healthy, called sick | costs nothing there |"]
-    lines += ["| :-- | --: | --: | --: | --: |"]
+    rows: list[tuple[object, ...]] = []
     for name, cases in found.items():
         verdicts = Counter(each["verdict"] for each in cases.values())
         asked = len(cases) - verdicts["not counted"]
         causes = asked - verdicts["wrong cause"] - verdicts["false alarm"]
-        lines.append(
-            f"| {name} | {verdicts['right']} of {asked} | {causes} of {asked} "
-            f"| {verdicts['false alarm']} | {verdicts['not counted']} |"
-        )
+        right = [f"{each} of {asked}" for each in (verdicts["right"], causes)]
+        rows.append((name, *right, verdicts["false alarm"], verdicts["not counted"]))
+    titles = (">right", ">cause right", ">healthy, called sick", ">costs nothing there")
+    lines += table(("<setting", *titles), rows)
     names = sorted({name for cases in found.values() for name in cases})
     told = {name: [_say(cases.get(name)) for cases in found.values()] for name in names}
     changed = {name: words for name, words in told.items() if len(set(words)) > 1}
     if not changed:
         return "\n".join([*lines, "\nAll settings agree about every script.\n"])
     lines += ["\nWhat was said of the scripts about which they do not agree:\n"]
-    lines += [f"| script | {' | '.join(found)} |", "| :-- |" + " :-- |" * len(found)]
-    lines += [f"| {name} | {' | '.join(words)} |" for name, words in changed.items()]
+    scripts = ("<script", *(f"<{name}" for name in found))
+    lines += table(scripts, ((name, *words) for name, words in changed.items()))
     return "\n".join(lines) + "\n"
 
 

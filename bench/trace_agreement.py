@@ -15,6 +15,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from bench.kept import row, table
 from diagnose.measure.trace.reading import read_traces
 from diagnose.records.trace import Device, RankTrace
 
@@ -50,8 +51,8 @@ def mean_step(rank: RankTrace) -> float:
 def main() -> int:
     folder = Path(sys.argv[1])
     disagreements = 0
-    print("| trace | figure | peer % | ours % | launched in the trace % | agrees |")
-    print("| :-- | :-- | --: | --: | --: | :-- |")
+    titles = "<trace", "<figure", ">peer %", ">ours %", ">launched in the trace %", "<agrees"
+    print(*table(titles, ()), sep="\n")
     for peer in sorted(folder.rglob("*.gpu_timeline.csv")):
         name = peer.name.removesuffix(".gpu_timeline.csv")
         for figure, theirs, ours, launched in compare(peer.with_name(f"{name}.json.gz"), peer):
@@ -59,7 +60,8 @@ def main() -> int:
             reason = abs(theirs - launched) <= MOST_POINTS
             word = "yes" if agrees else "only without work launched before" if reason else "NO"
             disagreements += word == "NO"
-            print(f"| {name} | {figure} | {theirs:.2f} | {ours:.2f} | {launched:.2f} | {word} |")
+            shares = (f"{each:.2f}" for each in (theirs, ours, launched))
+            print(row((name, figure, *shares, word)))
     runs = [
         (int(found.group(1)), read_traces([path], "agreement").ranks[0])
         for path in sorted(folder.rglob("*workers_*.json.gz"))
@@ -67,8 +69,15 @@ def main() -> int:
     ]
     with_workers = [mean_step(rank) for workers, rank in runs if workers]
     if with_workers:
-        print("\n| trace | step ms | loader ms | bound ms | came true ms | bound is closer |")
-        print("| :-- | --: | --: | --: | --: | :-- |")
+        titles = (
+            "<trace",
+            ">step ms",
+            ">loader ms",
+            ">bound ms",
+            ">came true ms",
+            "<bound is closer",
+        )
+        print("", *table(titles, ()), sep="\n")
     for workers, rank in runs:
         if workers == 0 and with_workers:
             loader = rank.host["loader"] * 1e3
@@ -76,8 +85,8 @@ def main() -> int:
             real = mean_step(rank) - statistics.median(with_workers)
             closer = abs(bound - real) < abs(loader - real)
             disagreements += not closer
-            figures = " | ".join(f"{x:.1f}" for x in (mean_step(rank), loader, bound, real))
-            print(f"| {rank.file} | {figures} | {'yes' if closer else 'NO'} |")
+            figures = (f"{x:.1f}" for x in (mean_step(rank), loader, bound, real))
+            print(row((rank.file, *figures, "yes" if closer else "NO")))
     return 1 if disagreements else 0
 
 

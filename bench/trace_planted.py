@@ -21,6 +21,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from bench.kept import row, table
 from bench.planted.truth import CASES
 from bench.planted_async.run import measure
 from bench.planted_async.truth import CASES as SIMULATED
@@ -74,8 +75,8 @@ def main() -> int:
     parser.add_argument("names", nargs="*", help="(default: all that a trace can show)")
     arguments = parser.parse_args()
     right = total = 0
-    print("| script | cause | found first | at most | repair gives | device busy | right |")
-    print("| :-- | :-- | :-- | --: | --: | --: | :-- |")
+    titles = "<script", "<cause", "<found first", ">at most", ">repair gives", ">device busy"
+    print(*table((*titles, "<right"), ()), sep="\n")
     with tempfile.TemporaryDirectory() as temporary:
         folder = arguments.traces or Path(temporary)
         for case, timed in cases(arguments.simulated):
@@ -99,7 +100,7 @@ def main() -> int:
             total += 1
             right += is_right
             cells = (case.name, ", ".join(wanted), first, most, gives, busy)
-            print(f"| {' | '.join(cells)} | {'yes' if is_right else 'NO'} |", flush=True)
+            print(row((*cells, "yes" if is_right else "NO")), flush=True)
     print(f"\n{right} of {total} causes ({right / max(1, total):.0%})")
     return 0
 

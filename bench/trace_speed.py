@@ -17,6 +17,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from bench.kept import row, table
+
 _KERNEL = (
     "void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float>, "
     "std::array<char*, 3ul> >(int, at::native::CUDAFunctor_add<float>, std::array<char*, 3ul>)"
@@ -94,13 +96,14 @@ def read(path: Path, with_extra: bool) -> str:
         raise RuntimeError(f"diagnose trace ended with {process.returncode}")
     size, parser = path.stat().st_size / 1e6, "msgspec" if with_extra else "standard library"
     cpu = used.ru_utime + used.ru_stime
-    figures = f"{size:.0f} | {seconds:.1f} | {cpu:.1f} | {size / seconds:.0f}"
-    return f"| {parser} | {figures} | {used.ru_maxrss / 1e3:.0f} |"
+    figures = (f"{size:.0f}", f"{seconds:.1f}", f"{cpu:.1f}", f"{size / seconds:.0f}")
+    return row((parser, *figures, f"{used.ru_maxrss / 1e3:.0f}"))
 
 
 def main() -> int:
     wanted = sys.argv[1] if len(sys.argv) > 1 else "500"
-    print("| parser | MB | s | CPU s | MB/s | peak MB |\n| :-- | --: | --: | --: | --: | --: |")
+    titles = "<parser", ">MB", ">s", ">CPU s", ">MB/s", ">peak MB"
+    print(*table(titles, ()), sep="\n")
     with tempfile.TemporaryDirectory() as folder:
         path = Path(wanted)
         if wanted.isdigit():

@@ -15,6 +15,8 @@ ROOT = Path(__file__).parents[1]
 MEASURING = ("diagnose-cpu.yml", "diagnose-gpu.yml")
 WORKFLOWS = ("check.yml", *MEASURING)
 MEASURED = ("diagnose", "optimize", "bandwidth", "scaling")
+# What leaves no report: their files are kept as an artifact.
+TIMED: dict[str, tuple[str, ...]] = {"diagnose-cpu.yml": (), "diagnose-gpu.yml": ("bench",)}
 SECONDS = 60  # for any of the small commands below
 TRUSTED_ACTIONS = {"actions/checkout", "actions/setup-python", "actions/upload-artifact"}
 
@@ -47,7 +49,7 @@ def find_makefile_targets() -> set[str]:
     ("name", "targets"),
     [
         ("check.yml", ["test", "check"]),
-        *((name, [*MEASURED, "check"]) for name in MEASURING),
+        *((name, [*MEASURED, *TIMED[name], "check"]) for name in MEASURING),
     ],
 )
 def test_workflow_calls_targets_of_the_makefile(name: str, targets: list[str]) -> None:
@@ -149,7 +151,7 @@ def clone(tmp_path: Path) -> Path:
 MAKE = """#!/bin/sh
 echo "$@" >> "$MAKE_LOG"
 [ "$1" = "$FAILING" ] && exit 3
-[ "$1" = check ] && exit 0
+case "$1" in check|bench) exit 0 ;; esac
 mkdir -p reports/hosted
 echo "# $1" >> reports/hosted/report.md
 """
@@ -191,7 +193,7 @@ def test_a_workflow_measures_all_and_commits_it(name: str, clone: Path, tmp_path
     passed, summary = run_workflow(name, clone, tmp_path)
     assert passed
     made = [line.split()[0] for line in (tmp_path / "made").read_text().splitlines()]
-    assert made == [*MEASURED, "check"]
+    assert made == [*MEASURED, *TIMED[name], "check"]
     assert summary == "".join(f"# {each}\n" for each in MEASURED), "rendered in the job"
     log = git(tmp_path / "origin.git", "log", "--format=%an %s", "main").splitlines()
     assert log[0].startswith("github-actions[bot] Reports of ")
@@ -208,6 +210,21 @@ def test_what_fails_keeps_nothing_else_from_being_committed(
     assert not run_workflow(name, clone, tmp_path, failing)[0]
     shown = git(tmp_path / "origin.git", "show", "main:reports/hosted/report.md")
     assert shown.split() == [word for each in MEASURED if each != failing for word in ("#", each)]
+
+
+@pytest.mark.parametrize("name", MEASURING)
+def test_times_of_tests_are_kept_beside_the_reports(name: str, clone: Path, tmp_path: Path) -> None:
+    hidden = [
+        step["with"]
+        for step in find_steps(read_workflow(name))
+        if step.get("with", {}).get("path", "").startswith(".")
+    ]
+    kept = [(each["path"], each["include-hidden-files"]) for each in hidden]
+    assert kept == [(".benchmarks/", "true")] * len(TIMED[name])
+    for failing in TIMED[name]:
+        assert not run_workflow(name, clone, tmp_path, failing)[0]
+        log = git(tmp_path / "origin.git", "log", "--format=%s", "main")
+        assert log.startswith("Reports of "), "what was measured is committed all the same"
 
 
 @pytest.mark.parametrize("name", MEASURING)

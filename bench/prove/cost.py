@@ -19,6 +19,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from bench.kept import table
+
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 LIMIT_SECONDS, LIMIT_MS = 45.0, 0.2
@@ -92,16 +94,25 @@ def main() -> None:
     low, high = speed["ratio_ci"] or (float("nan"), float("nan"))
     said = f"{speed['verdict']}, {speed['ratio']:.3f} [{low:.3f}, {high:.3f}]x"
     said += f" after {speed['blocks']} blocks, results {speed['equality']}"
+    rows = [
+        (
+            f"a step of {speed['before_ms']:.0f} ms that gains a fifth ({said}): the whole command",
+            f"{seconds:.0f} s",
+            f"{LIMIT_SECONDS:.0f} s",
+        ),
+        (
+            f"a step of {own:.3f} ms ({min(bare):.3f} and {max(bare):.3f}): as a side of a proof "
+            "longer by",
+            f"{side['before_ms'] - own:.3f} ms",
+            f"{LIMIT_MS} ms",
+        ),
+    ]
+    lines = "\n".join(table(("<asked", ">found", ">allowed"), rows))
     page = f"""# How long does a proof take, and what does taking turns cost?
 
 Written by `python -m bench.prove.cost`, alone on {len(os.sched_getaffinity(0))} cores.
 
-| asked | found | allowed |
-| :-- | --: | --: |
-| a step of {speed["before_ms"]:.0f} ms that gains a fifth ({said}): the whole command \
-| {seconds:.0f} s | {LIMIT_SECONDS:.0f} s |
-| a step of {own:.3f} ms ({min(bare):.3f} and {max(bare):.3f}): as a side of a proof longer by \
-| {side["before_ms"] - own:.3f} ms | {LIMIT_MS} ms |
+{lines}
 """
     (HERE / "cost.md").write_text(page, encoding="utf-8")
     print(page)

@@ -28,8 +28,10 @@ from pathlib import Path
 from queue import Queue
 from typing import Any, NamedTuple
 
+from bench.kept import table
 from bench.planted.truth import CASES
 from bench.prove.rule import share_interval
+from diagnose.commands.shared.arguments import count, positive
 from diagnose.measure.machine.describe import read_commit
 from diagnose.measure.twins.cases import Case, find_lines, fixed_script
 
@@ -205,12 +207,13 @@ def write_page(kept: dict[str, dict[str, Any]]) -> str:
     lines.append("Written by `python -m bench.prove.pairs`.")
     for kind, pairs in kept.items():
         answers = list(pairs.values())
-        lines += ["", f"## {kind.capitalize()}", "", "| asked | right |", "| :-- | --: |"]
+        asked = []
         for what in ("speed", "results", "line", "edit"):
             right = [each["right"][what] for each in answers if what in each["right"]]
             if right:
                 share = share_interval(sum(right), len(right))
-                lines.append(f"| {what} | {sum(right)} of {len(right)}: {share} |")
+                asked.append((what, f"{sum(right)} of {len(right)}: {share}"))
+        lines += ["", f"## {kind.capitalize()}", "", *table(("<asked", ">right"), asked)]
         verdicts = Counter(each["speed"] for each in answers)
         counted = ", ".join(f"{count} {verdict}" for verdict, count in verdicts.most_common())
         blocks = statistics.median(each.get("blocks", 0) for each in answers)
@@ -226,13 +229,14 @@ def write_page(kept: dict[str, dict[str, Any]]) -> str:
             for name, each in pairs.items()
             if kind != "equal" or not all(each["right"].values())
         ]
-        if shown:
-            lines += ["", "| pair | speed | ratio | results | line | wrong |"]
-            lines.append("| :-- | :-- | --: | :-- | :-- | :-- |")
+        rows = []
         for name, each in shown:
             wrong = ", ".join(what for what, right in each["right"].items() if not right)
             wrong = "; ".join(filter(None, (wrong, each.get("failed", ""))))
-            lines.append(f"| {name} | {' | '.join(each[c] for c in COLUMNS)} | {wrong} |")
+            rows.append((name, *(each[column] for column in COLUMNS), wrong))
+        if rows:
+            titles = "<pair", "<speed", ">ratio", "<results", "<line", "<wrong"
+            lines += ["", *table(titles, rows)]
     return "\n".join(lines) + "\n"
 
 
@@ -277,18 +281,17 @@ def ask_all(
             pool.shutdown(cancel_futures=True)
 
 
-def main() -> None:
+def main(words: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--kind", choices=("planted", "sabotaged", "equal"), default="planted")
     parser.add_argument("--only", nargs="+", default=[], metavar="PART")
-    parser.add_argument("--runs", type=int, default=200, help="of equal pairs")
-    parser.add_argument("--seconds", default="30", help="that each pair is timed at most")
-    parser.add_argument(
-        "--jobs", type=int, default=1, help="pairs at a time, each on its own cores"
-    )
+    parser.add_argument("--runs", type=count, default=200, metavar="N", help="of equal pairs")
+    add = parser.add_argument
+    add("--seconds", type=positive, default=30.0, help="that each pair is timed at most")
+    add("--jobs", type=count, default=1, metavar="N", help="pairs at a time, on cores of their own")
     parser.add_argument("--again", action="store_true", help="forget the answers of this kind")
     parser.add_argument("--output", type=Path, default=HERE / "pairs.json")
-    options = parser.parse_args()
+    options = parser.parse_args(words)
     exists = options.output.exists()
     kept = json.loads(options.output.read_text(encoding="utf-8")) if exists else {}
     if options.again:
@@ -309,7 +312,7 @@ def main() -> None:
         # Before the answers are written, which are in a file of this commit.
         commit = read_commit(ROOT).value or "unknown"
         named = commit[:12] + "-dirty" * commit.endswith("-dirty")
-        for name, answer in ask_all(wanted, ["--seconds", options.seconds], options.jobs):
+        for name, answer in ask_all(wanted, ["--seconds", f"{options.seconds:g}"], options.jobs):
             known[name] = {**answer, "commit": named}
             options.output.write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
             page = options.output.with_suffix(".md")

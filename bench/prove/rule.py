@@ -23,6 +23,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from bench.kept import table
+from bench.same_code import share_interval as exact_interval
+from diagnose.commands.shared.arguments import count as whole_count
 from diagnose.records.sequential import Block, _log_odds, decide, ratio_interval
 from diagnose.records.stats import SMALLEST_MARGIN, log_ratio_interval
 
@@ -148,11 +151,7 @@ def prove_once(dice: np.random.Generator, spread: float, growth: float, *, confi
 
 
 def starts_table(count: int) -> list[str]:
-    lines = [
-        "| spread of starts | slower per window | false verdict, one pair of processes, "
-        "two windows of the side before | two pairs, balanced windows, as `prove` does it |",
-        "| --: | --: | --: | --: |",
-    ]
+    rows = []
     for spread in START_SPREADS:
         for growth in GROWTHS:
             shares = []
@@ -163,8 +162,14 @@ def starts_table(count: int) -> list[str]:
                 ]
                 wrong = sum(each in ("FASTER", "SLOWER") for each in found)
                 shares.append(share_interval(wrong, count))
-            lines.append(f"| {100 * spread:g} % | {100 * growth:g} % | {shares[0]} | {shares[1]} |")
-    return lines
+            rows.append((f"{100 * spread:g} %", f"{100 * growth:g} %", *shares))
+    titles = (
+        ">spread of starts",
+        ">slower per window",
+        ">false verdict, one pair of processes, two windows of the side before",
+        ">two pairs, balanced windows, as `prove` does it",
+    )
+    return table(titles, rows)
 
 
 # --- other bets on the rank, and one on the size ---
@@ -174,16 +179,16 @@ BELIEFS = ((3.0, 1.0, 0.3), (1.0, 1.0, 1.0), (8.0, 2.0, 0.5), (1.0, 0.5, 0.25))
 def belief_table(count: int) -> list[str]:
     """Blocks until "faster" is proven, where the change is the fastest of three so often."""
     chances = ((1.0, 0.0, 0.0), (0.8, 0.15, 0.05), (0.6, 0.25, 0.15))
-    named = " | ".join("/".join(f"{100 * p:.0f}" for p in each) for each in chances)
-    lines = [f"| belief | {named} |", "| :-- | --: | --: | --: |"]
+    named = (">" + "/".join(f"{100 * p:.0f}" for p in each) for each in chances)
+    rows = []
     for belief in BELIEFS:
         cells = []
         for chance in chances:
             dice = np.random.default_rng(1)
             needed = [_blocks_needed(dice, chance, belief) for _ in range(count)]
             cells.append(f"{statistics.median(needed):.0f}")
-        lines.append(f"| {belief} | {' | '.join(cells)} |")
-    return lines
+        rows.append((belief, *cells))
+    return table(("<belief", *named), rows)
 
 
 def _blocks_needed(
@@ -199,39 +204,13 @@ def _blocks_needed(
 
 
 def share_interval(hits: int, count: int) -> str:
-    """A share with its exact 95 % interval (Clopper and Pearson), by bisection."""
-    low = 0.0 if hits == 0 else _bisect(lambda p: _at_least(hits, count, p) < 0.025)
-    high = 1.0 if hits == count else _bisect(lambda p: _at_least(hits + 1, count, p) < 0.975)
+    """A share with its exact 95 % interval."""
+    low, high = exact_interval(hits, count)
     return f"{100 * hits / count:.2f} % [{100 * low:.2f}, {100 * high:.2f}]"
 
 
-def _at_least(hits: int, count: int, chance: float) -> float:
-    terms = (
-        math.exp(
-            math.lgamma(count + 1)
-            - math.lgamma(k + 1)
-            - math.lgamma(count - k + 1)
-            + k * math.log(chance)
-            + (count - k) * math.log1p(-chance)
-        )
-        for k in range(hits)
-    )
-    return 1 - math.fsum(terms)
-
-
-def _bisect(is_below: Callable[[float], bool]) -> float:
-    low, high = 0.0, 1.0
-    for _ in range(50):
-        middle = (low + high) / 2
-        low, high = (middle, high) if is_below(middle) else (low, middle)
-    return low
-
-
 def equal_table(count: int) -> list[str]:
-    lines = [
-        "| machine | false verdict | interval misses | no difference proven | median blocks |",
-        "| :-- | --: | --: | --: | --: |",
-    ]
+    rows: list[tuple[str, ...]] = []
     false = missed = 0
     for machine in MACHINES:
         found = list(sessions(anytime, machine, 1.0, count))
@@ -240,21 +219,16 @@ def equal_table(count: int) -> list[str]:
         false, missed = false + wrong, missed + out
         same = sum(each.verdict == "SAME" for each in found)
         blocks = statistics.median(each.blocks for each in found)
-        lines.append(
-            f"| {machine} | {share_interval(wrong, count)} | {share_interval(out, count)} "
-            f"| {100 * same / count:.0f} % | {blocks:.0f} |"
-        )
+        shares = share_interval(wrong, count), share_interval(out, count)
+        rows.append((machine, *shares, f"{100 * same / count:.0f} %", f"{blocks:.0f}"))
     total = count * len(MACHINES)
-    lines.append(f"| all | {share_interval(false, total)} | {share_interval(missed, total)} | | |")
-    return lines
+    rows.append(("all", share_interval(false, total), share_interval(missed, total), "", ""))
+    titles = ("<machine", ">false verdict", ">interval misses", ">no difference proven")
+    return table((*titles, ">median blocks"), rows)
 
 
 def effect_table(count: int) -> list[str]:
-    lines = [
-        "| machine | ratio | found | wrong | median blocks | found by the former rule "
-        "| its median blocks |",
-        "| :-- | --: | --: | --: | --: | --: | --: |",
-    ]
+    rows = []
     for machine in MACHINES:
         for truth in EFFECTS:
             new = list(sessions(anytime, machine, truth, count))
@@ -262,12 +236,11 @@ def effect_table(count: int) -> list[str]:
             found, before = (sum(e.verdict == "FASTER" for e in each) for each in (new, old))
             wrong = sum(each.verdict in ("SLOWER", "SAME") for each in new)
             blocks = [statistics.median(e.blocks for e in each) for each in (new, old)]
-            lines.append(
-                f"| {machine} | {truth:g} | {100 * found / count:.0f} % "
-                f"| {share_interval(wrong, count)} | {blocks[0]:.0f} "
-                f"| {100 * before / count:.0f} % | {blocks[1]:.0f} |"
-            )
-    return lines
+            shares = f"{100 * found / count:.0f} %", share_interval(wrong, count)
+            former_rule = f"{100 * before / count:.0f} %", f"{blocks[1]:.0f}"
+            rows.append((machine, f"{truth:g}", *shares, f"{blocks[0]:.0f}", *former_rule))
+    titles = ("<machine", ">ratio", ">found", ">wrong", ">median blocks")
+    return table((*titles, ">found by the former rule", ">its median blocks"), rows)
 
 
 def replay_table() -> list[str]:
@@ -287,20 +260,19 @@ def replay_table() -> list[str]:
             new, old = (run_session(rule, blocks, 1.0) for rule in (anytime, former))
             both[old.verdict, new.verdict] += 1
             needed.append((old.blocks, new.blocks))
-    lines = ["| former rule | anytime rule | comparisons |", "| :-- | :-- | --: |"]
-    lines += [f"| {old} | {new} | {count} |" for (old, new), count in sorted(both.items())]
+    rows: list[tuple[object, ...]] = [(*rules, count) for rules, count in sorted(both.items())]
     if needed:
         old_median, new_median = (statistics.median(side) for side in zip(*needed, strict=True))
-        lines.append(f"| median blocks {old_median:g} | {new_median:g} | {len(needed)} |")
-    return lines
+        rows.append((f"median blocks {old_median:g}", f"{new_median:g}", len(needed)))
+    return table(("<former rule", "<anytime rule", ">comparisons"), rows)
 
 
-def main() -> None:
+def main(words: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     text = "comparisons of two equal sides on each machine (default: %(default)s)"
-    parser.add_argument("--sessions", type=int, default=1700, help=text)
+    parser.add_argument("--sessions", type=whole_count, default=1700, metavar="N", help=text)
     parser.add_argument("--output", type=Path, default=HERE / "rule.md")
-    options = parser.parse_args()
+    options = parser.parse_args(words)
     effects = max(1, options.sessions // 20)
     blocks = [
         "# How often is the anytime rule wrong?",

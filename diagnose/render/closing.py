@@ -145,6 +145,12 @@ def _environment(where: Machine) -> list[str]:
     return pairs(sorted(where.environment.items()), "environment")
 
 
+def _code(where: Machine) -> list[tuple[str, Cell]]:
+    """What the commit held, since its own name is lost in a squash."""
+    trees = [f"{name} {tree}" for name, tree in where.code_trees.items()]
+    return [("git trees", ", ".join(trees))] if trees else []
+
+
 def method_blocks(page: Page, *, alone: bool) -> list[str]:
     """How one record came about: its job, its header and what its own verb adds."""
     head, job = page.header, page.workload
@@ -167,6 +173,7 @@ def method_blocks(page: Page, *, alone: bool) -> list[str]:
         ("source", head.source),
         ("method, schema, tool", head.versions),
         ("git commit", where.git_commit),
+        *_code(where),
         ("CPU busy before the run", written(where.cpu_busy_before, PERCENT)),
         ("shared memory free", written(where.shared_memory_bytes, BYTES)),
     ]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import argparse
 import re
 import shutil
+import subprocess
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +13,8 @@ from typing import Any
 
 import pytest
 
+from diagnose.commands import check as command
+from diagnose.measure.machine import describe
 from diagnose.records.header import Fact
 from diagnose.render import check, store
 from diagnose.render.page import MOST_OPEN_LINES, count_open_lines
@@ -165,3 +169,41 @@ def test_code_that_no_commit_holds_is_refused_unless_allowed(tmp_path: Path) -> 
     (problem,) = check.check(tmp_path)
     assert "no commit holds (0123abc-dirty): commit and measure again" in problem
     assert check.check(tmp_path, allow_dirty=True) == []
+
+
+def make_project(folder: Path) -> Path:
+    """A repository whose code measures."""
+    (folder / "bench").mkdir(parents=True)
+    (folder / "bench" / "code.py").write_text("one")
+    who = ("-c", "user.name=a", "-c", "user.email=a@example.org", "-c", "commit.gpgsign=false")
+    for words in (("init", "-q"), ("add", "."), ("commit", "-q", "-m", "one")):
+        subprocess.run(["git", "-C", str(folder), *who, *words], check=True, capture_output=True)
+    return folder
+
+
+def test_code_that_no_history_holds_is_named_and_forbids_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    project, reports = make_project(tmp_path / "project"), tmp_path / "reports"
+    known, trees = describe.read_commit(project), describe.read_trees(project)
+    gone = Fact("0123456789ab")
+    for label, commit, code in (
+        ("kept", known, {}),
+        ("squashed", gone, trees),
+        ("lost", gone, {**trees, "diagnose": "ba9876543210"}),
+        ("older", gone, {}),
+        ("no-checkout", Fact(None, "the project is not a git checkout"), {}),
+    ):
+        header = run_record().header
+        machine = replace(header.machine, git_commit=commit, code_trees=code)
+        record = replace(run_record(), header=replace(header, machine=machine, label=label))
+        check.write_report(store.save(record, reports / label).parent)
+    check.write_index(reports)
+    assert command.find_unknown_code(reports, project) == ["lost", "older"]
+    assert command.find_unknown_code(reports, tmp_path) == [], "there is no history to look into"
+    shown = (reports / "lost" / "report.md").read_text()
+    assert f"| git trees | bench {trees['bench']}, diagnose ba9876543210 |" in shown
+    assert "git trees" not in (reports / "older" / "report.md").read_text()
+    monkeypatch.setattr(command, "PROJECT", project)
+    assert command.run(argparse.Namespace(reports=reports, allow_dirty=False)) == 0
+    assert "measured lost, older" in capsys.readouterr().err

@@ -199,6 +199,15 @@ def read_trees(project: Path) -> dict[str, str]:
     return found
 
 
+def holds(project: Path, name: str) -> bool:
+    """Whether the repository has this commit or folder; of a shallow one nobody can say."""
+    with contextlib.suppress(subprocess.SubprocessError, OSError):
+        if _git(project, "rev-parse", "--is-shallow-repository") == "true":
+            return True
+        return bool(_git(project, "cat-file", "-t", name))
+    return False
+
+
 def _git(project: Path, *arguments: str) -> str:
     # Without the optional locks a status never writes to the repository.
     command = ["git", "--no-optional-locks", "-C", str(project), *arguments]
