@@ -24,10 +24,13 @@ os.environ["OMP_NUM_THREADS"] = "1"
 # Hundreds of commands are started: none should compile what the one before has compiled.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
-# Children inherit what is ignored, and a shell lets `make test &` ignore Ctrl-C: a test that
-# interrupts its child would wait for ever.
-if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+# Children inherit what is ignored, and a shell lets `make test &` ignore Ctrl-C, nohup the loss of
+# the terminal: a test that ends its child by a signal would wait for ever. A handler that does
+# nothing is not inherited.
+for _kind in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
+    if signal.getsignal(_kind) is signal.SIG_IGN:
+        _is_interrupt = _kind is signal.SIGINT
+        signal.signal(_kind, signal.default_int_handler if _is_interrupt else lambda *_: None)
 # What these rooms' tests take is little and even: they fill the gaps when the long ones run out.
 SHORT_ROOMS = ("analyze", "records", "render")
 # For a test with its fixtures, whatever it waits for; the longest takes a third of it.

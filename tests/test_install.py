@@ -77,9 +77,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return next(folder.glob("torch_diagnose-*.whl"))
 
 
-@pytest.fixture(scope="module")
-def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Installed:
-    folder = tmp_path_factory.mktemp("environment")
+def make_environment(folder: Path, *what: str) -> Installed:
     venv.create(folder, with_pip=False, symlinks=True)
     version = f"python{sys.version_info.major}.{sys.version_info.minor}"
     site = folder / "lib" / version / "site-packages"
@@ -87,11 +85,30 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Installe
     (site / "borrowed.pth").write_text(sysconfig.get_path("purelib") + "\n")
     subprocess.run(
         [sys.executable, "-m", "pip", "--python", str(folder / "bin" / "python"), "install",
-         "--quiet", "--no-deps", "--no-index", "--ignore-installed", str(wheel)],
+         "--quiet", "--no-deps", "--no-index", "--no-build-isolation", "--ignore-installed", *what],
         check=True,
         timeout=120,
     )  # fmt: skip
     return Installed(folder / "bin", site)
+
+
+@pytest.fixture(scope="module")
+def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Installed:
+    return make_environment(tmp_path_factory.mktemp("environment"), str(wheel))
+
+
+@pytest.fixture(scope="module")
+def clone(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """With a history of its own: pip asks a shallow one for every blob alone, again and again."""
+    folder = tmp_path_factory.mktemp("git") / "clone"
+    script = (
+        f'git clone -q --depth 1 "file://{ROOT}" "{folder}" && cd "{folder}" && rm -rf .git && '
+        "git init -q && git add -A && git -c user.name=a -c user.email=a@b.org commit -q -m all"
+    )
+    done = subprocess.run(["sh", "-c", script], capture_output=True, text=True, timeout=120)
+    if done.returncode:
+        pytest.skip(f"no repository can be cloned: {done.stderr.strip()}")
+    return folder
 
 
 @pytest.fixture
@@ -116,6 +133,21 @@ def test_the_wheel_brings_one_name_and_little_else(wheel: Path) -> None:
     core = {name: rest for name, rest in needed if "extra ==" not in rest}
     assert set(core) == {"torch", "nvidia-ml-py", "psutil", "rich", "pandas", "matplotlib"}
     assert core["torch"] == "", "pip must never replace the user's torch"
+
+
+@pytest.mark.parametrize(
+    ("form", "sentence"),
+    [("-e {}", "has no size 'none'"), ("git+file://{}", "come with the repository")],
+)
+def test_the_clone_can_be_installed_as_it_is(
+    form: str, sentence: str, clone: Path, tmp_path: Path
+) -> None:
+    """Built-in workloads lie beside the package, where that is still in the clone."""
+    made = make_environment(tmp_path / "environment", *form.format(clone).split())
+    words = ("run", "--workload", "bert", "--size", "none", "--device", "cpu")
+    done = made.run("diagnose", *words, cwd=tmp_path)
+    assert done.returncode == 2
+    assert sentence in done.stderr
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import re
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -69,9 +68,6 @@ MEASURED_FOR_LENGTH = (*PRODUCT, "tests/**/*.py", "tests/**/*.c", "tests/**/*.cp
 
 # More than this and a folder is no room any more: nobody sees at a glance what it holds.
 MOST_FILES = 20
-
-# What makes a command slow to answer --help, or fail on a machine that only renders reports.
-HEAVY = ("torch", "pandas", "matplotlib", "transformers")
 
 
 def find_forbidden_imports(root: Path) -> list[str]:
@@ -175,6 +171,18 @@ def find_crowded_folders(root: Path) -> list[str]:
     return sorted(found)
 
 
+def find_endless_waits(root: Path) -> list[str]:
+    """Where a test waits for a process, however long that takes."""
+    return [
+        f"{path.relative_to(root)}:{node.lineno}"
+        for path in find_files(root, ("tests/**/*.py",))
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Call)
+        and re.match(r"subprocess\.(run|call|check_\w+)$|.*\.communicate$", ast.unparse(node.func))
+        and "timeout" not in [each.arg for each in node.keywords]
+    ]
+
+
 def find_import_cycles(root: Path) -> list[str]:
     """Modules of diagnose/ that import each other in a circle, imports inside functions too."""
     files = {
@@ -215,20 +223,21 @@ def test_no_module_shadows_the_standard_library() -> None:
     assert find_shadowing_modules(ROOT) == []
 
 
-@pytest.mark.parametrize("verb", [(), ("run",), ("report",), ("check",)])
-def test_help_answers_without_heavy_imports(verb: tuple[str, ...]) -> None:
-    child = subprocess.run(
-        [sys.executable, "-X", "importtime", "-m", "diagnose", *verb, "--help"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
+def test_the_contract_of_a_job_needs_torch_for_annotations_alone() -> None:
+    tree = ast.parse((ROOT / "diagnose" / "workload.py").read_text(encoding="utf-8"))
+    (guard,) = [each for each in tree.body if ast.unparse(each).startswith("if TYPE_CHECKING:")]
+    everywhere, guarded = (
+        [found for found in find_imports(part, ["diagnose"]) if is_in(found[1], ("torch",))]
+        for part in (tree, guard)
     )
-    assert child.returncode == 0, child.stderr
-    # import time:   self [us] | cumulative | imported package
-    imported = re.findall(r"^import time:.*\| +(\S+)$", child.stderr, flags=re.MULTILINE)
-    assert "argparse" in imported
-    assert [module for module in imported if is_in(module, HEAVY)] == []
+    assert everywhere == guarded != []
+
+
+def test_nothing_that_a_test_starts_may_run_for_ever(tmp_path: Path) -> None:
+    assert find_endless_waits(ROOT) == []
+    write(tmp_path / "tests/a.py", "run([])\nsubprocess.run([])\nit.communicate()\n")
+    write(tmp_path / "tests/b.py", "subprocess.run([], timeout=1)\nit.communicate(timeout=1)\n")
+    assert find_endless_waits(tmp_path) == ["tests/a.py:2", "tests/a.py:3"]
 
 
 @pytest.mark.parametrize(

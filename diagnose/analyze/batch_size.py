@@ -48,7 +48,6 @@ class Answer:
     largest: int | None
     is_exact: bool
     doubt: str  # why a larger one may fit; empty if it is exact
-    is_confirmed: bool
     knee: int | None  # proven by intervals
     use: int | None
     reason: str
@@ -91,7 +90,6 @@ def judge(configuration: Configuration) -> Answer:
         largest=largest,
         is_exact=largest is not None and not doubt,
         doubt=doubt,
-        is_confirmed=any(p.fresh and p.fits and p.batch == largest for p in probes),
         knee=knee,
         use=use,
         reason=reason,

@@ -51,7 +51,6 @@ MILLISECONDS = Unit(1e3)
 PERCENT = Unit(1e2, "%", significant=2, decimals=1)
 TIMES = Unit(suffix="x")
 BYTES = Unit(suffix="B", prefixed=True)
-FLOPS = Unit(suffix="FLOP/s", prefixed=True)
 
 
 def number(value: float, significant: int = _SIGNIFICANT) -> str:

@@ -19,6 +19,7 @@ from diagnose.commands.shared.restored import LEFT_OVER, tell_restored
 from diagnose.measure.machine.torch_check import require_torch
 from diagnose.measure.prove.sides import Request, open_sides
 from diagnose.measure.session import Refused
+from diagnose.records.codec import dumps
 from diagnose.records.exit_codes import COULD_NOT_MEASURE, FINE, FOUND, INTERRUPTED
 from diagnose.records.prove import (
     CHANGES,
@@ -170,9 +171,15 @@ def _append(variable: str, text: str) -> None:
 def _keep(record: ProveRecord, arguments: argparse.Namespace) -> None:
     directory = arguments.reports / arguments.label
     header = replace(record.header, label=arguments.label)
-    with store.label_lock(directory):
-        store.save(without_paths(replace(record, header=header)), directory)
-        write_report(directory)
+    kept = without_paths(replace(record, header=header))
+    try:
+        with store.label_lock(directory):
+            store.save(kept, directory)
+            write_report(directory)
+    except store.StoreError:
+        # The disk is the reader's to repair; what was measured must not be lost with it.
+        print(dumps(kept).decode(), file=sys.stderr)
+        raise
     print(f"report: {directory / 'report.md'}", file=sys.stderr, flush=True)
 
 

@@ -71,7 +71,7 @@ def measure_simulated(
         except (RuntimeError, subprocess.TimeoutExpired) as error:
             return f"the twins were not timed: {one_sentence(str(error))}"
         slow, fixed = truth.slow.blocks, truth.fixed.blocks
-        return Twins(slow, fixed, case.fixed_work, truth.block_steps)
+        return Twins(slow, fixed, case.fixed_work)
 
     made = _measure(
         timed.case, tool, seconds, timeout, time_sides, Length(variables=timed.variables)
@@ -194,14 +194,11 @@ def _read_answer(text: str, case: Case) -> Answer:
 
 
 def _read_finding(finding: ScriptFinding, case: Case) -> Said:
-    low, high = finding.gain_ci
     return Said(
         cause=finding.cause,
         file=_inside(finding.file, case),
         line=finding.line,
         gain_seconds=finding.gain_ms / 1e3,
-        gain_low=low / 1e3,
-        gain_high=high / 1e3,
         share=finding.share,
         verified=finding.verified,
     )
@@ -227,4 +224,4 @@ def _time(case: Case, said: Answer | None, blocks: int) -> Twins | str:
             slow, fixed = _time_scripts(case, scripts, blocks)
     except CouldNotTime as error:
         return f"the twins were not timed: {error}"
-    return Twins(tuple(slow), tuple(fixed), case.fixed_work, case.block_steps)
+    return Twins(tuple(slow), tuple(fixed), case.fixed_work)

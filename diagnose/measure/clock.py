@@ -127,7 +127,6 @@ class Track:
     step_seconds: list[float] = field(default_factory=list)
     step_clock: Literal["wall", "device events", "none"] = "none"
     no_steps: str = ""  # why single steps are not known
-    collections: int = 0
 
     @property
     def slowest(self) -> list[float]:
@@ -146,7 +145,7 @@ class Track:
     def forget_slots(self) -> None:
         for seen in (self.starts, self.blocks, self.step_seconds):
             seen.clear()
-        self.no_steps, self.collections = "", 0
+        self.no_steps = ""
 
     def timing(self) -> Timing:
         """The slots of the slowest rank, as they are recorded."""
@@ -161,7 +160,6 @@ class Track:
             step_seconds=() if self.no_steps else tuple(self.step_seconds),
             step_clock="none" if self.no_steps else self.step_clock,
             step_clock_reason=self.no_steps,
-            gc_collections=self.collections,
         )
 
 
@@ -327,7 +325,7 @@ class _Run:
         elif track.steps > MOST_STAMPED_STEPS:
             track.no_steps = f"slots of more than {MOST_STAMPED_STEPS} steps are timed as a whole"
         stamped = not track.no_steps
-        with _garbage_collection_off() as collections:
+        with _garbage_collection_off():
             timer.synchronize()
             start = timer.now()
             if stamped:
@@ -340,7 +338,6 @@ class _Run:
                     step()
             timer.synchronize()
             seconds = timer.now() - start
-        track.collections += collections()
         between = timer.between(stamps) if stamped else ()
         if between is None:
             track.no_steps = "this device's events carry no time"
@@ -362,16 +359,12 @@ class _Run:
 
 
 @contextmanager
-def _garbage_collection_off() -> Iterator[Callable[[], int]]:
+def _garbage_collection_off() -> Iterator[None]:
     """A collection inside a slot would be charged to whichever step it hits, on every rank."""
-
-    def collections() -> int:
-        return sum(generation["collections"] for generation in gc.get_stats())
-
-    before, was_on = collections(), gc.isenabled()
+    was_on = gc.isenabled()
     gc.disable()
     try:
-        yield lambda: collections() - before
+        yield
     finally:
         if was_on:
             gc.enable()

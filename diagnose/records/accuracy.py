@@ -25,8 +25,6 @@ class Said:
     file: str
     line: int
     gain_seconds: float
-    gain_low: float
-    gain_high: float
     share: float  # of a step while the tool watched
     verified: bool
 
@@ -49,7 +47,6 @@ class Twins:
     slow_seconds: tuple[float, ...]
     fixed_seconds: tuple[float, ...]
     fixed_work: int  # steps of the slow script whose work one step of the other does
-    block_steps: int
 
     def __post_init__(self) -> None:
         if not self.slow_seconds or len(self.slow_seconds) != len(self.fixed_seconds):

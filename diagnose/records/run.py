@@ -23,7 +23,6 @@ class Timing:
     step_seconds: tuple[float, ...] = ()  # single steps inside the slots, for percentiles
     step_clock: Literal["wall", "device events", "none"] = "none"
     step_clock_reason: str = ""  # why there are no single steps
-    gc_collections: int = 0  # cyclic collections that ran inside slots (0: it is off there)
 
 
 @dataclass(frozen=True)

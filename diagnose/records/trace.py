@@ -43,8 +43,6 @@ class Device:
     computing: float
     exposed_copy: float
     exposed_communication: float
-    copies: float
-    communication: float
     kernels: int
     kernel_seconds: float  # the sum of their durations
     tensor_core_seconds: float

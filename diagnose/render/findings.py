@@ -12,22 +12,23 @@ from diagnose.render.page import Place, Section
 def finding_sections(
     findings: Sequence[Finding], of: str, no_cause: str = "No cause was found."
 ) -> list[Section]:
-    """Causes with advice, one line for each thing excluded, one sentence for all flags.
+    """Causes with advice, one paragraph of what is excluded, one sentence for all flags.
 
-    Several records raise the same flags: `of` says what was measured in this one.
+    Several records raise the same flags: `of` says what was measured in this one. `no_cause` is
+    said if no record of the report has anything to do.
     """
     causes = _of(findings, "cause")
     excluded = _of(findings, "excluded")
     undecided = _of(findings, "cannot tell")
     flags = _of(findings, "flag")
     return [
-        Section(Place.TO_DO, "What to do", [_lines(causes) or no_cause]),
+        Section(Place.TO_DO, "What to do", _lines(causes), nothing=no_cause),
         Section(Place.EXCLUDED, "Excluded", _short(excluded)),
-        _evidence(Place.EXCLUDED, "Why these are excluded", excluded),
         Section(Place.LEFT, "Cannot tell", _short(undecided)),
-        _evidence(Place.LEFT, "Why this cannot be told", undecided),
         Section(Place.LEFT, "Flags", _sentence(flags, of)),
-        _evidence(Place.LEFT, "Evidence for the flags", flags, of),
+        _evidence("Why causes are excluded", excluded),
+        _evidence("Why some things cannot be told", undecided),
+        _evidence("Evidence for the flags", flags, of),
     ]
 
 
@@ -35,14 +36,13 @@ def _of(findings: Sequence[Finding], verdict: str) -> list[Finding]:
     return [each for each in findings if each.verdict == verdict]
 
 
-def _evidence(place: Place, title: str, findings: Sequence[Finding], of: str = "") -> Section:
-    blocks = [*([f"{of}:"] if of else []), _lines(findings)] if findings else []
-    return Section(place, title, blocks, folded=True)
+def _evidence(title: str, findings: Sequence[Finding], of: str = "") -> Section:
+    blocks = [f"{of}:"] if of and findings else []
+    return Section(Place.DETAILS, title, [*blocks, *_lines(findings)], folded=True)
 
 
 def _short(findings: Sequence[Finding]) -> list[str]:
-    lines = [f"- {prose(each.sentence)}" for each in findings]
-    return ["\n".join(lines)] if lines else []
+    return [prose(" ".join(each.sentence for each in findings))] if findings else []
 
 
 def _sentence(findings: Sequence[Finding], of: str) -> list[str]:
@@ -50,7 +50,7 @@ def _sentence(findings: Sequence[Finding], of: str) -> list[str]:
     severities = ("critical", "warning", "info")
     ordered = sorted(findings, key=lambda each: severities.index(each.severity))
     text = "; ".join(f"{_begin(each.sentence).rstrip('.')}{_mark(each)}" for each in ordered)
-    return [prose(f"{of}: {text}.")] if text else []
+    return [f"- {prose(f'{of}: {text}.')}"] if text else []
 
 
 def _begin(sentence: str) -> str:
@@ -58,8 +58,8 @@ def _begin(sentence: str) -> str:
     return sentence if sentence[:2].isupper() else sentence[0].lower() + sentence[1:]
 
 
-def _lines(findings: Sequence[Finding]) -> str:
-    return "\n".join(_line(each) for each in findings)
+def _lines(findings: Sequence[Finding]) -> list[str]:
+    return [_line(each) for each in findings]
 
 
 def _line(finding: Finding) -> str:

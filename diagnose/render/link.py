@@ -52,7 +52,14 @@ _CURVE_POINTS = 60
 def page(record: BandwidthRecord) -> Page:
     link, drawn = measure_link(record), figures(record)
     figure = image("Bus bandwidth by size, fitted and expected", FIGURE_NAME, drawn)
-    named = [each for each in link.sizes if each.size.purpose != SWEEP or each.is_corrupt]
+    named = [
+        each
+        for each in link.sizes
+        if each.is_corrupt or (each.size.purpose != SWEEP and each.size.status != "skipped")
+    ]
+    findings = judge(record)
+    healthy = not any(each.verdict == "cause" for each in findings)
+    fault = "No fault of the link was found." if healthy else ""
     return Page(
         header=record.header,
         title=f"{record.header.label}: all-reduce of {_who(record)}",
@@ -65,13 +72,11 @@ def page(record: BandwidthRecord) -> Page:
                 [
                     *figure,
                     *table(named or link.sizes, MAIN_COLUMNS, "No size was measured."),
-                    prose(f"{say_expected(link.expectation)} {_say_sums(link.sizes)}"),
+                    prose(f"{say_expected(link.expectation)} {_say_sums(link.sizes)} {fault}"),
                 ],
             ),
             *finding_sections(
-                [*_worth_a_line(judge(record)), *find_flags(record.header.machine)],
-                "Link",
-                "- No fault of the link was found.",
+                [*_worth_a_line(findings), *find_flags(record.header.machine)], "Link", ""
             ),
             _detail("Link: every size", table(link.sizes, COLUMNS)),
             _detail("Link: latency and bandwidth", _line(link.sizes)),

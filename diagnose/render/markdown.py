@@ -18,6 +18,10 @@ _ENTITIES = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;"})
 # Renderers that turn bare addresses and @names into links read the source text.
 _AUTOLINK = re.compile(r"(?<=[a-z]):(?=//)|(?<=www)\.", re.IGNORECASE)
 _MENTION = re.compile(r"@(?=\w)")
+# A name with an underscore is one of code: kv_cache, no_sync(), use_cache=False, --batch_size.
+_NAME = re.compile(
+    r"(?<![\w`./:@-])((?=[\w./-]*_)[./-]{0,2}\w[\w./-]*(?<=\w)(?:\(\)|=[\w.]*\w|:\d+)?)(?![\w`])"
+)
 # A numeric interval followed by nothing that could make it a link reads better unescaped.
 _INTERVAL = re.compile(r"\\\[(-?[\d.]+, -?[\d.]+)\\\](?![(\[:\\])")
 # Of GitHub's workflow commands, which end with their line.
@@ -47,10 +51,15 @@ def clean(text: str) -> str:
 
 
 def escape(text: str) -> Markup:
-    """Safe inside a table cell, a list item or a paragraph."""
-    text = _SPECIAL.sub(r"\\\1", clean(text)).translate(_ENTITIES)
+    """Safe inside a table cell, a list item or a paragraph; names of code become code."""
+    pieces = _NAME.split(clean(text))
+    return Markup("".join(f"`{each}`" if i % 2 else _defuse(each) for i, each in enumerate(pieces)))
+
+
+def _defuse(text: str) -> str:
+    text = _SPECIAL.sub(r"\\\1", text).translate(_ENTITIES)
     text = _AUTOLINK.sub(lambda found: f"&#{ord(found.group())};", text)
-    return Markup(_MENTION.sub("@&#8203;", text))
+    return _MENTION.sub("@&#8203;", text)
 
 
 def prose(text: str) -> Markup:

@@ -15,9 +15,6 @@ from diagnose.records.header import Header, WorkloadFacts
 from diagnose.render.markdown import escape, prose
 from diagnose.render.table import Cell
 
-# A person reads no more than this; whatever is longer belongs into folded details.
-MOST_OPEN_LINES = 150
-
 
 class Place(IntEnum):
     """Where a section stands in the report, whichever record it comes from."""
@@ -42,6 +39,7 @@ class Section:
     title: str
     blocks: Sequence[str]
     folded: bool = False
+    nothing: str = ""  # what is said if no record of the report has a block for it
 
 
 @dataclass(frozen=True)
@@ -67,8 +65,15 @@ def render_page(pages: Sequence[Page], closing: Sequence[Section] = ()) -> str:
         answers = [f"- {escape(page.question)} **{prose(page.answer)}**" for page in pages]
         blocks.append("\n".join(answers))
     sections = [section for page in pages for section in page.sections]
-    for section in _merge([*sections, *closing]):
-        blocks += _section(section)
+    merged = _merge([*sections, *closing])
+    for section in merged:
+        blocks += _section(section) if section.place < Place.DETAILS else []
+    details = [section for section in merged if section.place is Place.DETAILS]
+    if details:
+        # One fold of folds: a reader who opens it sees a list of titles.
+        blocks.append("<details><summary>Details</summary>")
+        blocks += [block for section in details for block in _section(section)]
+        blocks.append("</details>")
     return "\n\n".join(blocks) + "\n"
 
 
@@ -77,23 +82,36 @@ def _merge(sections: Sequence[Section]) -> list[Section]:
     merged: dict[tuple[Place, str], Section] = {}
     # Stable: within a place the records keep the order in which a job is examined.
     for each in sorted(sections, key=lambda each: each.place):
-        if not each.blocks:
+        if not each.blocks and not each.nothing:
             continue
         key = (each.place, each.title)
         earlier = merged.get(key)
         if earlier is None:
             merged[key] = each
         else:
-            merged[key] = replace(earlier, blocks=[*earlier.blocks, *each.blocks])
+            nothing = earlier.nothing or each.nothing
+            merged[key] = replace(earlier, blocks=[*earlier.blocks, *each.blocks], nothing=nothing)
     return list(merged.values())
 
 
 def _section(section: Section) -> list[str]:
+    blocks = _join_lists(section.blocks) or [section.nothing]
     if not section.folded:
-        return [f"## {escape(section.title)}", *section.blocks]
+        return [f"## {escape(section.title)}", *blocks]
     # GitHub renders Markdown inside details only after an empty line.
     summary = f"<details><summary>{escape(section.title)}</summary>"
-    return [summary, *section.blocks, "</details>"]
+    return [summary, *blocks, "</details>"]
+
+
+def _join_lists(blocks: Sequence[str]) -> list[str]:
+    """Lists that follow each other are one: what to do is one list, whichever record says it."""
+    joined: list[str] = []
+    for block in blocks:
+        if joined and all(each.startswith("- ") for each in (joined[-1], block)):
+            joined[-1] += f"\n{block}"
+        else:
+            joined.append(block)
+    return joined
 
 
 def no_result_blocks(headers: Sequence[Header]) -> list[str]:
@@ -106,19 +124,6 @@ def no_result_blocks(headers: Sequence[Header]) -> list[str]:
     if any(each.effort == "smoke" for each in headers):
         blocks.append("**Not a result: a smoke run takes too few steps to mean anything.**")
     return blocks
-
-
-def count_open_lines(text: str) -> int:
-    """Lines that a reader sees without opening anything."""
-    count, depth = 0, 0
-    for line in text.splitlines():
-        if line.startswith("<details"):
-            depth += 1
-        elif line.startswith("</details"):
-            depth -= 1
-        elif depth == 0 and line.strip():
-            count += 1
-    return count
 
 
 def image(text: str, name: str, drawn: Container[str]) -> list[str]:

@@ -76,7 +76,7 @@ def page(record: ScalingRecord) -> Page:
                     *_not_faster(outcomes),
                 ],
             ),
-            Section(Place.COMMAND, "Recommended command", _recommended(record, outcomes)),
+            *_recommended(record, outcomes),
             _detail("Scaling: ranks", _ranks(record)),
             _detail("Scaling: every DDP option", table(outcomes, OPTION_COLUMNS)),
             _detail("Scaling: behind the verdicts", _evidence(outcomes)),
@@ -119,7 +119,7 @@ def _say_option(record: ScalingRecord) -> str:
 def _findings(record: ScalingRecord) -> list[Section]:
     """Open what to do; the answer says how far it scales, the ledger what is excluded."""
     findings = [each for each in judge_scaling(record) if each.kind != EFFICIENCY]
-    sections = finding_sections(findings, "Scaling", "- No loss of scaling is proven to matter.")
+    sections = finding_sections(findings, "Scaling", "No loss of scaling is proven to matter.")
     return [
         replace(each, title=f"Scaling: {each.title.lower()}") if each.folded else each
         for each in sections
@@ -313,7 +313,8 @@ def _cadences(record: ScalingRecord) -> list[str]:
     return [prose(text), *table(CADENCES, columns)]
 
 
-def _recommended(record: ScalingRecord, outcomes: Sequence[Outcome]) -> list[str]:
+def _recommended(record: ScalingRecord, outcomes: Sequence[Outcome]) -> list[Section]:
+    """The command, and folded what justifies it; of another job, the changes themselves."""
     found, scripted = recommend(record, outcomes), record.workload.name == SCRIPTED_WORKLOAD
     columns: tuple[Column[Flag], ...] = (
         Column(
@@ -322,13 +323,14 @@ def _recommended(record: ScalingRecord, outcomes: Sequence[Outcome]) -> list[str
         ),
         Column("row that justifies it", lambda flag: flag.row, left=True),
     )
-    first = (
-        f"```\n{found.command}\n```"
-        if scripted
-        else "This job has its own script; these are the changes that are proven here."
-    )
-    remarks = "\n".join(f"- {prose(remark)}" for remark in found.remarks)
-    return [first, *table((found.launcher, *found.flags), columns), *([remarks] if remarks else [])]
+    rows = table((found.launcher, *found.flags), columns)
+    remarks = [f"- {prose(remark)}" for remark in found.remarks]
+    own = "This job has its own script; these are the changes that are proven here."
+    first = [f"```\n{found.command}\n```"] if scripted else [own, *rows]
+    return [
+        Section(Place.COMMAND, "Recommended command", [*first, *remarks]),
+        _detail("Scaling: why these flags", rows if scripted else []),
+    ]
 
 
 def _method(record: ScalingRecord) -> list[tuple[str, Cell]]:

@@ -22,7 +22,7 @@ from tests.support.records.batch_size import (
 
 def test_three_answers() -> None:
     found = judge(configuration())
-    assert (found.largest, found.is_exact, found.is_confirmed) == (25, True, True)
+    assert (found.largest, found.is_exact) == (25, True)
     assert (found.knee, found.use) == (8, 8), "400 of 413 samples/s"
 
 

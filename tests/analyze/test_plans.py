@@ -94,7 +94,7 @@ def test_a_part_outside_the_plans_blocks_leaves_no_prediction(part: Comparison |
     assert (found.predicted, found.difference, found.missing) == (None, None, ("workers_4",))
     assert found.measured is not None
     text = "\n".join(tables.plan_table(judge_all(record)))
-    assert "not timed in the plan's own blocks: workers\\_4" in text
+    assert "not timed in the plan's own blocks: `workers_4`" in text
 
 
 def test_a_plan_that_was_not_timed_says_why() -> None:

@@ -80,4 +80,4 @@ def test_another_job_is_told_what_to_change_instead() -> None:
     own = replace(record, workload=replace(record.workload, name="my_job"))
     text = rendered(own)
     assert "bench/dgca/train.py" not in text
-    assert r"DDP(bucket\_cap\_mb=200)" in text
+    assert "DDP(`bucket_cap_mb=200`)" in text

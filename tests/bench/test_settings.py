@@ -28,8 +28,8 @@ def test_every_sampled_script_is_one_planted_script() -> None:
 
 
 def test_the_page_names_what_a_setting_changes(tmp_path: Path) -> None:
-    wrong = planted(answer=said(found("host", "slow.py", 9, 0.01, 0.0, 0.02)))
-    alarm = healthy(found("sync", "slow.py", 9, 0.01, 0.009, 0.02))
+    wrong = planted(answer=said(found("host", "slow.py", 9, 0.01)))
+    alarm = healthy(found("sync", "slow.py", 9, 0.01))
     free = replace(planted(twins=twins(0.05, 0.05)), name="free_case")
     cases = ([planted(), healthy()], [wrong, alarm], [free])
     for setting, each in zip(settings.SETTINGS, cases, strict=False):

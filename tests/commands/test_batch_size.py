@@ -174,7 +174,7 @@ def test_ctrl_c_keeps_what_was_found(tmp_path: Path) -> None:
     record = read(tmp_path)
     assert [each["key"] for each in record["configurations"]] == ["max_crops 1"]
     assert record["complete"] is False
-    assert "max\\_crops 1" in (tmp_path / "b" / "report.md").read_text()
+    assert "`max_crops` 1" in (tmp_path / "b" / "report.md").read_text()
 
 
 def test_a_probe_that_hangs_meets_its_deadline(tmp_path: Path, fakegpu_env: dict[str, str]) -> None:

@@ -6,7 +6,6 @@ import json
 import os
 import re
 import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -25,6 +24,7 @@ from tests.support.cli import (
     command,
     diagnose_here,
     launch,
+    private_mounts,
     read_record,
     reason,
     statuses,
@@ -117,21 +117,14 @@ def test_a_loss_that_is_no_tensor_is_told(monkeypatch: pytest.MonkeyPatch) -> No
         measure_here("dict", "training", monkeypatch)
 
 
-def private_mount(target: Path | str, size: str) -> tuple[str, ...]:
-    """A command prefix that runs the rest with a tiny tmpfs of its own, or a skip."""
-    probe = ["unshare", "-m", "mount", "-t", "tmpfs", "tmpfs", "/mnt"]
-    if not shutil.which("unshare") or subprocess.run(probe, capture_output=True).returncode:
-        pytest.skip("mounting a tmpfs needs root and mount namespaces")
-    script = f'mount -t tmpfs -o size={size} tmpfs "{target}" && exec "$@"'
-    return ("unshare", "-m", "sh", "-c", script, "sh")
-
-
 def test_a_small_shared_memory_leaves_the_big_configurations_out(tmp_path: Path) -> None:
     words = command(
         "run", "--workload", FAULTY, "--smoke", "--reports", tmp_path, "--label", "faulty",
         "--stages", "loader",
     )  # fmt: skip
-    outcome = launch([*private_mount("/dev/shm", "48m"), *words], {"FAULT": "shm"})
+    outcome = launch(
+        [*private_mounts("mount -t tmpfs -o size=48m tmpfs /dev/shm"), *words], {"FAULT": "shm"}
+    )
     assert outcome.code == 0, outcome.err
     (stage,) = read_record(tmp_path, "faulty")["stages"]
     # a batch is 4 MiB; 2 x workers x prefetch 2 of them are 34 MB, 67 MB and 134 MB
@@ -144,13 +137,14 @@ def test_a_full_disk_keeps_the_old_file_and_prints_the_new(tmp_path: Path) -> No
     disk = tmp_path / "disk"
     disk.mkdir()
     fill = "import sys; open(sys.argv[1] + '/ballast', 'wb').write(bytes(60 * 1024))"
-    prefix = private_mount(disk, "64k")
-    script = prefix[4].replace('exec "$@"', f'python3 -c "{fill}" "{disk}" && exec "$@"')
+    prefix = private_mounts(
+        f'mount -t tmpfs -o size=64k tmpfs "{disk}"', f'python3 -c "{fill}" "{disk}"'
+    )
     words = command(
         "run", "--workload", FAULTY, "--smoke", "--reports", disk, "--label", "full",
         "--stages", "inference",
     )  # fmt: skip
-    outcome = launch([*prefix[:4], script, "sh", *words], {})
+    outcome = launch([*prefix, *words], {})
     assert outcome.code == 3
     assert "the disk is full" in outcome.err.splitlines()[-1]
     rescued = json.loads(outcome.err[outcome.err.index("{") : outcome.err.rindex("}") + 1])

@@ -101,11 +101,12 @@ def test_two_runs_of_one_label_do_not_mix_and_a_killed_one_takes_its_child_along
 
 
 def test_tests_that_interrupt_work_where_interrupts_are_ignored() -> None:
-    """As under `make test &` of a script: what ignores SIGINT hands this on to its children."""
-    ignore = "import os, signal, sys; signal.signal(signal.SIGINT, signal.SIG_IGN); "
+    """As under `make test &` or nohup: what ignores a signal hands this on to its children."""
+    kinds = [int(each) for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)]
+    ignore = f"import os, signal, sys; [signal.signal(each, signal.SIG_IGN) for each in {kinds}]; "
     ignore += "os.execv(sys.executable, [sys.executable, *sys.argv[1:]])"
-    interrupt = "import os, signal, time; os.kill(os.getpid(), signal.SIGINT); time.sleep(60)"
-    of_a_test = "import subprocess, sys, tests.conftest; "
-    of_a_test += "sys.exit(subprocess.run([sys.executable, '-c', sys.argv[1]]).returncode != -2)"
+    interrupt = "import os, sys, time; os.kill(os.getpid(), int(sys.argv[1])); time.sleep(60)"
+    of_a_test = "import subprocess, sys, tests.conftest; print([-subprocess.run("
+    of_a_test += f"[sys.executable, '-c', sys.argv[1], str(each)]).returncode for each in {kinds}])"
     done = start([sys.executable, "-c", ignore, "-c", of_a_test, interrupt], {})
-    assert done.returncode == 0, done.stderr
+    assert done.stdout == f"{kinds}\n", done.stderr

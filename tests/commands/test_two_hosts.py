@@ -109,7 +109,7 @@ def test_a_link_that_is_cut_ends_the_job_with_one_sentence(tmp_path: Path) -> No
         _, said = near.communicate(timeout=120)
         # The far torchrun waits minutes for its own rendezvous, whatever its worker does.
         far.kill()
-        far.communicate()
+        far.communicate(timeout=120)
     assert near.returncode != 0
     record = store.load(path, BandwidthRecord)
     assert not record.complete

@@ -30,6 +30,7 @@ def run_python(environment: dict[str, str], *arguments: str) -> str:
         env=os.environ | environment,
         capture_output=True,
         text=True,
+        timeout=120,
         check=False,
     )
     assert child.returncode == 0, child.stderr

@@ -289,6 +289,7 @@ def fake_gpu_maps(fakegpu_env: dict[str, str]) -> dict[str, LaunchMap]:
         env=os.environ | fakegpu_env,
         capture_output=True,
         text=True,
+        timeout=120,
         check=False,
     )
     assert child.returncode == 0, child.stderr

@@ -163,21 +163,20 @@ def test_a_kernel_release_is_cut_to_its_numbers(release: str, shown: str) -> Non
     assert machine.describe_system("Linux", release, "x86_64") == shown
 
 
-def make_repository(path: Path) -> str:
-    def git(*arguments: str) -> str:
-        who = ("-c", "user.name=a", "-c", "user.email=a@example.org", "-c", "commit.gpgsign=false")
-        done = subprocess.run(
-            ["git", "-C", str(path), *who, *arguments], check=True, capture_output=True, text=True
-        )
-        return done.stdout.strip()
+def git(path: Path, *arguments: str) -> str:
+    who = ("-c", "user.name=a", "-c", "user.email=a@example.org", "-c", "commit.gpgsign=false")
+    words = ["git", "-C", str(path), *who, *arguments]
+    return subprocess.run(words, check=True, capture_output=True, text=True, timeout=60).stdout
 
-    git("init", "--quiet")
+
+def make_repository(path: Path) -> str:
+    git(path, "init", "--quiet")
     (path / "reports").mkdir()
     (path / "reports/README.md").write_text("one")
     (path / "code.py").write_text("one")
-    git("add", ".")
-    git("commit", "--quiet", "-m", "one")
-    return git("rev-parse", "--short=12", "HEAD")
+    git(path, "add", ".")
+    git(path, "commit", "--quiet", "-m", "one")
+    return git(path, "rev-parse", "--short=12", "HEAD").strip()
 
 
 def test_a_commit_is_dirty_if_code_differs_and_not_if_a_report_does(tmp_path: Path) -> None:
@@ -197,8 +196,7 @@ def test_the_trees_of_the_code_survive_a_squash(tmp_path: Path) -> None:
     make_repository(tmp_path)
     found = machine.read_trees(tmp_path)
     assert list(found) == ["bench"]
-    subprocess.run(["git", "-C", str(tmp_path), "-c", "user.name=a", "-c", "user.email=a@b.org",
-                    "commit", "--quiet", "--amend", "-m", "another"], check=True)  # fmt: skip
+    git(tmp_path, "commit", "--quiet", "--amend", "-m", "another")
     assert machine.read_trees(tmp_path) == found
 
 

@@ -27,7 +27,7 @@ def test_right_answers_meet_every_goal() -> None:
 
 
 def wrong_line(line: int, file: str = "slow.py") -> CaseResult:
-    return planted(answer=said(found("input", file, line, 0.021, 0.02, 0.022)))
+    return planted(answer=said(found("input", file, line, 0.021)))
 
 
 @pytest.mark.parametrize(
@@ -42,7 +42,7 @@ def wrong_line(line: int, file: str = "slow.py") -> CaseResult:
         (planted(answer=said()), [False, False, False, None]),
         # No twin, no error; what was said can still be judged.
         (planted(twins=None, twins_reason="it hung"), [True, True, None, None]),
-        (healthy(found("input", "slow.py", 3, 0.01, 0.0, 0.02)), [False, None, None, False]),
+        (healthy(found("input", "slow.py", 3, 0.01)), [False, None, None, False]),
     ],
 )
 def test_each_goal_can_be_missed(case: CaseResult, expected: list[bool | None]) -> None:
@@ -50,7 +50,7 @@ def test_each_goal_can_be_missed(case: CaseResult, expected: list[bool | None]) 
 
 
 def test_a_share_is_held_against_its_goal() -> None:
-    wrong = planted(answer=said(found("host", "slow.py", 30, 0.02, 0.0, 0.0)))
+    wrong = planted(answer=said(found("host", "slow.py", 30, 0.02)))
     assert met(*[planted()] * 19, wrong)[0] is True
     assert met(*[planted()] * 18, wrong)[0] is False
     assert met(*[planted()] * 9, wrong_line(1))[1] is True
@@ -58,7 +58,7 @@ def test_a_share_is_held_against_its_goal() -> None:
 
 
 def test_fewer_causes_must_be_right_where_scripts_are_short() -> None:
-    wrong = planted(answer=said(found("host", "slow.py", 30, 0.02, 0.0, 0.0)))
+    wrong = planted(answer=said(found("host", "slow.py", 30, 0.02)))
     cases = [Judged(each) for each in (*[planted()] * 8, wrong)]
     for is_short, expected in ((True, True), (False, False)):
         assert goals(cases, is_short=is_short)[0].met is expected
@@ -66,7 +66,7 @@ def test_fewer_causes_must_be_right_where_scripts_are_short() -> None:
 
 
 def test_the_line_of_another_cause_is_not_right() -> None:
-    judged = Judged(planted(answer=said(found("host", "slow.py", 30, 0.02, 0.0, 0.0))))
+    judged = Judged(planted(answer=said(found("host", "slow.py", 30, 0.02))))
     assert (judged.cause_right, judged.line_right) == (False, False)
 
 
@@ -78,7 +78,7 @@ def test_a_larger_batch_is_compared_per_sample() -> None:
 
 def test_a_slower_minute_is_no_error_of_the_promise() -> None:
     """The machine was half as fast while the tool watched."""
-    slower = Said("input", "slow.py", 30, 0.042, 0.040, 0.044, 0.42, verified=True)
+    slower = Said("input", "slow.py", 30, 0.042, 0.42, verified=True)
     judged = Judged(planted(answer=said(slower)))
     assert judged.said_seconds == pytest.approx(0.042)
     assert judged.promised_seconds == pytest.approx(0.021, rel=0.01)
@@ -90,8 +90,8 @@ def test_a_slower_minute_is_no_error_of_the_promise() -> None:
 def test_two_causes_are_promised_together() -> None:
     second = PlantedCulprit("launch", "slow.py", (80,))
     first, other = (
-        found("input", "slow.py", 30, 0.015, 0.0, 0.1),
-        found("launch", "slow.py", 80, 0.006, 0.0, 0.1),
+        found("input", "slow.py", 30, 0.015),
+        found("launch", "slow.py", 80, 0.006),
     )
     case = planted(culprits=(*planted().culprits, second), answer=said(first, other))
     assert Judged(case).said_seconds == pytest.approx(0.021)
@@ -103,7 +103,7 @@ def test_two_causes_are_promised_together() -> None:
 
 def test_what_costs_nothing_here_is_listed_and_not_counted() -> None:
     # An interval that also allows a gain takes nothing out of the count.
-    unsure = planted(twins=Twins((0.05, 0.09) * 4, (0.05,) * 8, 1, 10))
+    unsure = planted(twins=Twins((0.05, 0.09) * 4, (0.05,) * 8, 1))
     assert Judged(unsure).not_planted == ""
     free = planted(twins=twins(0.050, 0.051))
     sick = replace(healthy(), twins=twins(0.050, 0.030), twins_reason="")
@@ -115,7 +115,7 @@ def test_what_costs_nothing_here_is_listed_and_not_counted() -> None:
 
 
 def test_every_compared_script_has_its_row_in_the_figure() -> None:
-    wrong = planted(name="wrong_case", answer=said(found("host", "slow.py", 30, 0.02, 0.0, 0.0)))
+    wrong = planted(name="wrong_case", answer=said(found("host", "slow.py", 30, 0.02)))
     (each,) = told(record_of(planted(), wrong, healthy()))
     (svg,) = each.draw_all().values()
     words = svg.decode()

@@ -17,8 +17,8 @@ from diagnose.commands import check as command
 from diagnose.measure.machine import describe
 from diagnose.records.header import Fact
 from diagnose.render import check, store
-from diagnose.render.page import MOST_OPEN_LINES, count_open_lines
 from tests.support.records.run import on_cpu, run_record, slowed_input
+from tests.support.rendered import MOST_OPEN_LINES, count_open_lines
 
 COMMITTED = sorted((Path(__file__).parents[2] / "reports").glob("*/report.md"))
 

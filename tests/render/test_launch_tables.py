@@ -63,7 +63,7 @@ def test_the_line_to_blame_is_a_loop_and_shown_as_code() -> None:
     assert blame == (
         "`job/prompt.py:41` runs 192 times per training step and launches 1 536 of 3 700 operators "
         "(42 %), 1 152 of them in the backward pass; it makes the host wait for an accelerator "
-        "192 times per training step (\\_local\\_scalar\\_dense)."
+        "192 times per training step (`_local_scalar_dense`)."
     )
     assert code.splitlines()[1] == f"{LOOP.code}  # job/prompt.py:41, in write_slots"
     assert blamed_line(make(larger))[0].startswith("`job/model.py:7` runs once per training step")

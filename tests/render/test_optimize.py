@@ -70,20 +70,20 @@ def test_unequal_results_show_no_time_at_all() -> None:
     for number in ("777", "259", "3.0"):
         assert number not in text
     assert "no (outputs by up to 3.2, allowed 1e-05; 15 of 16 samples differ)" in text
-    assert "NOT\\_EQUAL" in row(text, "apply\\_prompt, as published")
+    assert "`NOT_EQUAL`" in row(text, "`apply_prompt`, as published")
 
 
 def test_an_undecided_row_says_why_and_an_intended_difference_is_not_called_equal() -> None:
     few = compare("apply_prompt", 2.0, blocks=4)
     rounded = compare("mixed_precision", 1.5, equality=not_claimed())
     text = "\n".join(experiments.before_after(judge_all(optimize_record(few, rounded))))
-    assert row(text, "apply\\_prompt")[5] == "INCONCLUSIVE¹"
+    assert row(text, "`apply_prompt`")[5] == "INCONCLUSIVE¹"
     assert "- ¹ 4 blocks are too few for an interval" in text
-    assert row(text, "mixed\\_precision")[6].startswith("not claimed (outputs by up to 0.004")
+    assert row(text, "`mixed_precision`")[6].startswith("not claimed (outputs by up to 0.004")
 
 
 def test_the_flags_name_what_failed_and_what_was_not_reached() -> None:
     failed = ended("torch_compile", "failed", "no compiler")
     text = rendered(optimize_record(failed, planned=["torch_compile", "x"], complete=False))
-    assert "torch\\_compile, training step: FAILED: no compiler" in text
+    assert "`torch_compile`, training step: FAILED: no compiler" in text
     assert "not reached: x" in text

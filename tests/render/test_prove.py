@@ -6,12 +6,13 @@ import os
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 from diagnose.analyze.prove.proof import prove
-from diagnose.records.prove import without_paths
-from diagnose.render.page import count_open_lines
+from diagnose.records.prove import Window, without_paths
 from diagnose.render.prove.report import annotate, outputs, summarize
 from tests.support.records.prove import record, runs, suspect, windows
-from tests.support.rendered import rendered
+from tests.support.rendered import count_open_lines, rendered
 
 GOLDEN = Path(__file__).parent / "golden" / "prove.md"
 VERDICTS = ("FASTER", "SLOWER", "SAME", "INCONCLUSIVE", "EQUAL", "DIVERGES", "CANNOT TELL")
@@ -25,9 +26,19 @@ def test_the_golden_report() -> None:
     assert count_open_lines(text) <= 40
 
 
-def test_words_of_verdicts_are_verdicts_only() -> None:
-    shown = summarize(prove(record())) + rendered(record())
-    assert [word for word in VERDICTS if word in shown] == ["FASTER", "EQUAL"]
+@pytest.mark.parametrize(
+    ("verdict", "timed"),
+    [
+        ("FASTER", windows(0.1, 0.05)),
+        ("SLOWER", windows(0.1, 0.2)),
+        ("SAME", windows(0.1, 0.1)),
+        ("INCONCLUSIVE", windows(0.1, 0.05, starts=(0,))),
+    ],
+)
+def test_words_of_verdicts_are_verdicts_only(verdict: str, timed: tuple[Window, ...]) -> None:
+    judged = record(windows=timed)
+    shown = summarize(prove(judged)) + rendered(judged)
+    assert [word for word in VERDICTS if word in shown] == [verdict, "EQUAL"]
 
 
 def test_a_divergence_shows_both_values() -> None:

@@ -45,7 +45,7 @@ def test_what_is_unknown_everywhere_is_said_once() -> None:
 def test_a_missing_stage_keeps_its_row() -> None:
     record = run_record()
     text = rendered(replace(record, stages=record.stages[:3], complete=False))
-    assert re.search(r"^\| full\\_model \|.*not reached", text, re.MULTILINE)
+    assert re.search(r"^\| `full_model` \|.*not reached", text, re.MULTILINE)
     empty = rendered(replace(record, stages=(), complete=False))
     assert "No stage was compared" in empty
     assert "The loader was not measured: this stage was not reached" in empty

@@ -14,11 +14,10 @@ from diagnose.analyze.script.rules import diagnose
 from diagnose.records.header import Reading
 from diagnose.records.script import PLAIN, Ceilings, Occasion, ScriptRecord, Site, Window
 from diagnose.render import store
-from diagnose.render.page import count_open_lines
 from diagnose.render.script.report import FIGURE_NAME, figures, page
 from diagnose.render.script.terminal import WIDTH, join, layout
 from tests.support.records.script import change, golden_record, record, suspect
-from tests.support.rendered import rendered, told
+from tests.support.rendered import count_open_lines, rendered, told
 
 GOLDEN = Path(__file__).parent / "golden" / "script.md"
 MOST_OPEN_LINES = 60

@@ -79,12 +79,13 @@ def full_disk(tmp_path: Path) -> Iterator[Path]:
         ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(where)],
         capture_output=True,
         text=True,
+        timeout=30,
         check=False,
     )
     if mounted.returncode:
         pytest.skip(f"cannot mount a small file system: {mounted.stderr.strip()}")
     yield where
-    subprocess.run(["umount", str(where)], check=True)
+    subprocess.run(["umount", str(where)], check=True, timeout=30)
 
 
 def test_a_full_disk_keeps_the_old_file(full_disk: Path) -> None:

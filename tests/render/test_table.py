@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -22,7 +23,7 @@ from diagnose.analyze.units import (
 from diagnose.records.header import Reading
 from diagnose.records.stats import Interval
 from diagnose.render.markdown import Footnotes, Markup, clean, escape, github_warning, prose
-from diagnose.render.page import Page, Place, Section, count_open_lines, render_page
+from diagnose.render.page import Page, Place, Section, render_page
 from diagnose.render.table import (
     Column,
     Doubt,
@@ -34,6 +35,7 @@ from diagnose.render.table import (
     written,
 )
 from tests.support.records.run import run_record
+from tests.support.rendered import count_open_lines
 
 Row = tuple[str, float]
 NAME: Column[Row] = Column("name", lambda row: row[0])
@@ -112,16 +114,20 @@ def test_the_sections_of_several_records_are_sorted_into_one_report() -> None:
             Section(Place.FIRST_SCREEN, "Stages", ["stages"]),
             Section(Place.DETAILS, "Percentiles", ["many\n\nlines"], folded=True),
             Section(Place.LEFT, "Nothing", []),
-            Section(Place.TO_DO, "Do", ["do that"]),
+            Section(Place.TO_DO, "Do", ["- do that"], nothing="Nothing to do."),
         ],
     )
-    second = Page(header, "a job", "What helps?", "This.", [Section(Place.TO_DO, "Do", ["do it"])])
+    do_it = Section(Place.TO_DO, "Do", ["- do it"])
+    second = Page(header, "a job", "What helps?", "This.", [do_it])
     text = render_page([first, second])
     assert text.startswith("# a job\n\n- Where? **Here.**\n- What helps? **This.**\n\n## Stages")
     assert text.index("## Do") < text.index("<details><summary>Percentiles</summary>\n\nmany")
-    assert "## Do\n\ndo that\n\ndo it\n" in text
+    assert "## Do\n\n- do that\n- do it\n" in text
     assert "Nothing" not in text
-    assert count_open_lines(text) == 8
+    # Title, answers, two sections and the summary of the fold, with what keeps them apart.
+    assert count_open_lines(text) == 15
+    idle = replace(first, sections=[Section(Place.TO_DO, "Do", [], nothing="Nothing to do.")])
+    assert "## Do\n\nNothing to do.\n" in render_page([idle])
 
 
 @given(st.lists(st.lists(st.text(), min_size=3, max_size=3), min_size=1, max_size=5))
@@ -139,6 +145,7 @@ def test_escaped_text_has_no_bare_special_character(text: str) -> None:
     for safe in (escape(text), escape(escape(text))):
         assert not re.search(r"[<>]", safe)
         rest = re.sub(r"\\[\\`*_\[\]|~$]", "", safe)
+        rest = re.sub(r"`[\w./():=-]+`", "", rest)
         assert not re.search(r"[\\`*_\[\]|~$]", rest)
         assert "\n" not in safe
         safe.encode()
@@ -157,6 +164,9 @@ def test_escaped_text_has_no_bare_special_character(text: str) -> None:
         ("x\u202ey\u200bz\x00", "xyz"),
         ("https://e.vil www.e.vil", "https&#58;//e.vil www&#46;e.vil"),
         ("2.2 @ 3 GHz @me", "2.2 @ 3 GHz @&#8203;me"),
+        ("use kv_cache, no_sync().", "use `kv_cache`, `no_sync()`."),
+        ("a/b_c.py:12 by --max_x=0.5: NOT_EQUAL", "`a/b_c.py:12` by `--max_x=0.5`: `NOT_EQUAL`"),
+        ("@a_b http://e.vil/a_b `a_b", r"@&#8203;a\_b http&#58;//e.vil/a\_b \`a\_b"),
     ],
 )
 def test_escape(raw: str, safe: str) -> None:

@@ -38,7 +38,7 @@ def plan(context: Context) -> Iterator[Plan]:
 '''
     },
     ("diagnose/measure/stages/__init__.py", "STAGES = ("),
-    '    Stage("double_batch", "Twice the batch", "as many samples again"),',
+    '    Stage("double_batch", "Twice the batch"),',
 )
 
 WORKLOAD = Addition(

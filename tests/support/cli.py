@@ -6,6 +6,7 @@ import contextlib
 import io
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -127,6 +128,15 @@ def launch(words: Sequence[str], extra: Mapping[str, str]) -> Outcome:
     return Outcome(done.returncode, done.stdout, done.stderr)
 
 
+def private_mounts(*commands: str) -> list[str]:
+    """A prefix: the words after it run on what these commands mount, which nobody else sees."""
+    probe = ["unshare", "-m", "mount", "-t", "tmpfs", "tmpfs", "/mnt"]
+    able = shutil.which("unshare") is not None
+    if not able or subprocess.run(probe, capture_output=True, timeout=30).returncode:
+        pytest.skip("mounting a file system needs root and mount namespaces")
+    return ["unshare", "-m", "sh", "-c", " && ".join([*commands, 'exec "$@"']), "sh"]
+
+
 @dataclass(frozen=True)
 class Started:
     """A command on its way, and the mark that all its processes carry."""
@@ -137,7 +147,7 @@ class Started:
     def wait_until(self, is_so: Callable[[], object], seconds: float = 120) -> None:
         deadline = time.monotonic() + seconds
         while not is_so():
-            assert self.process.poll() is None, self.process.communicate()[1]
+            assert self.process.poll() is None, self.process.communicate(timeout=WIND_UP_SECONDS)[1]
             assert time.monotonic() < deadline
             time.sleep(0.05)
 
@@ -174,7 +184,7 @@ def started(
         for pid in processes_with(token):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-        process.communicate()
+        process.communicate(timeout=WIND_UP_SECONDS)
 
 
 def read_record(reports: Path, label: str) -> dict[str, Any]:

@@ -13,3 +13,17 @@ def told(*records: Record) -> list[Told]:
 
 def rendered(*records: Record) -> str:
     return render_parts(told(*records))
+
+
+# A person reads no more than this; whatever is longer belongs into folded details.
+MOST_OPEN_LINES = 150
+
+
+def count_open_lines(text: str) -> int:
+    """Lines that a reader sees without opening anything: empty ones too, and what a fold says."""
+    count, depth = 0, 0
+    for line in text.splitlines():
+        closes = line.startswith("</details")
+        count += depth == 0
+        depth += line.startswith("<details") - closes
+    return count

@@ -8,26 +8,15 @@ from __future__ import annotations
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
+from diagnose.measure.ranks.scaling.replica import LossOf
 from diagnose.measure.stages.plan import Context
-from diagnose.workload import Batch, Network
+from diagnose.workload import Batch
 
 # A model is wrapped once: every wrapper leaves its hooks and buckets.
 _wrapped: dict[int, DistributedDataParallel] = {}
-
-
-class _Loss(nn.Module):
-    """What DDP must wrap to see the whole forward pass."""
-
-    def __init__(self, network: Network, model: nn.Module) -> None:
-        super().__init__()
-        self.model = model
-        self._network = network
-
-    def forward(self, batch: Batch) -> Tensor:
-        return self._network.loss(self.model, batch)
 
 
 def loss_under_ddp(context: Context, batch: Batch) -> Tensor:
@@ -35,12 +24,12 @@ def loss_under_ddp(context: Context, batch: Batch) -> Tensor:
     network = context.workload.model
     model = context.model(network)
     if id(model) not in _wrapped:
-        _wrapped[id(model)] = _wrap(_Loss(network, model), batch, context)
+        _wrapped[id(model)] = _wrap(LossOf(network, model), batch, context)
     loss: Tensor = _wrapped[id(model)](batch)
     return loss
 
 
-def _wrap(loss: _Loss, batch: Batch, context: Context) -> DistributedDataParallel:
+def _wrap(loss: LossOf, batch: Batch, context: Context) -> DistributedDataParallel:
     if not dist.is_initialized():
         backend = "nccl" if context.device.kind == "cuda" else "gloo"
         alone = dist.HashStore()  # type: ignore[attr-defined]

@@ -16,7 +16,6 @@ from typing import Literal
 import torch
 
 from diagnose.measure.batch_size.answers import hardest_batch, weights_dtype
-from diagnose.measure.batch_size.data_parallel import loss_under_ddp
 from diagnose.measure.batch_size.memory import (
     available_bytes,
     guard,
@@ -101,7 +100,12 @@ def open_step(context: Context, *, mixed: bool, ddp: bool = False) -> SizedStep:
     except SkipStage:
         return _open_forward(context)
     batch = _hold_synthetic(context)
-    loss = partial(loss_under_ddp, context) if ddp else None
+    loss = None
+    if ddp:
+        # Imported here: it loads all that torch has for several ranks.
+        from diagnose.measure.batch_size.data_parallel import loss_under_ddp
+
+        loss = partial(loss_under_ddp, context)
     step = TrainingStep(context, context.workload.model, batch.get, mixed=mixed, loss=loss)
     return SizedStep("training step", step, step.dtype, batch, step.prepare, step.check)
 

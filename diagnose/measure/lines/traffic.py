@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import cache
 from typing import Any
 
@@ -51,9 +50,3 @@ def _written(operator: Any) -> list[int]:
     """The places of the arguments that are changed, which some operators do not hand back."""
     arguments = operator._schema.arguments
     return [at for at, each in enumerate(arguments) if each.alias_info and each.alias_info.is_write]
-
-
-def count_bytes(step: Callable[[], object], device: str) -> int:
-    with Traffic(device) as seen:
-        step()
-    return int(seen.nbytes)

@@ -25,7 +25,6 @@ WARMUP_SHARE, LONGEST_WARMUP_SHARE = 0.02, 0.1
 FEWEST_WARMUP, MOST_WARMUP = 2, 20
 WATCH_SHARE = {"plain": 0.3, "sampled": 0.2}  # of all the time that a job is watched
 LOOK_SHARE = 0.04  # plain steps of one round, and sampled ones
-HALVING_SHARE = 0.1  # smaller batches come after everything else
 ENDING_SHARE = 0.05  # after the last step
 FEWEST_PLAIN, FEWEST_SAMPLED, MAPPED = 6, 8, 4
 FEWEST_OF_SLOW = 2

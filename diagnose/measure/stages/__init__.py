@@ -17,7 +17,6 @@ class Stage:
 
     key: str
     title: str
-    adds: str  # what this stage has that the one before had not
 
     @property
     def module(self) -> str:
@@ -35,13 +34,13 @@ class Hints:
 # The order is the diagnosis: first what the device can do at all, then the job, one part at
 # a time, so that the first stage that disappoints names the part to blame.
 STAGES = (
-    Stage("ceilings", "Ceilings of this device", "nothing: what the device can do at best"),
-    Stage("inference", "Pure inference", "the forward pass, on one batch kept on the device"),
-    Stage("training", "Training", "the backward pass and AdamW"),
-    Stage("precision", "Mixed precision", "autocast, and loss scaling where it is needed"),
-    Stage("loader", "DataLoader alone", "nothing: batches are loaded and dropped"),
-    Stage("real_data", "Real data + training", "the DataLoader and the copy to the device"),
-    Stage("full_model", "Full model, real data", "all that the model has around its backbone"),
+    Stage("ceilings", "Ceilings of this device"),
+    Stage("inference", "Pure inference"),
+    Stage("training", "Training"),
+    Stage("precision", "Mixed precision"),
+    Stage("loader", "DataLoader alone"),
+    Stage("real_data", "Real data + training"),
+    Stage("full_model", "Full model, real data"),
 )
 STAGE_KEYS = tuple(stage.key for stage in STAGES)
 # The last stage needs several processes and is recorded by rank, so it has a record of its own.

@@ -55,8 +55,6 @@ def describe_device(events: Events) -> Device | None:
         computing=computing,
         exposed_copy=with_copies - computing,
         exposed_communication=busy - with_copies,
-        copies=_union(work, COPY),
-        communication=_union(work, EXCHANGE),
         kernels=len(kernels),
         kernel_seconds=sum(each.end - each.start for each in kernels),
         tensor_core_seconds=sum(e.end - e.start for e in kernels if tensor[e.name]),

@@ -71,7 +71,7 @@ def test_a_model_and_pictures_of_the_user_for_each_cap(tmp_path: Path) -> None:
     assert all(each["sweep"]["status"] == "done" for each in record["configurations"])
     assert all(each["loader"]["status"] == "done" for each in record["configurations"])
     (report,) = reports.glob("*/report.md")
-    assert "max\\_crops 12 is only a cap" in report.read_text()
+    assert "`max_crops` 12 is only a cap" in report.read_text()
 
 
 def test_lack_of_memory_while_answering_is_a_result(tmp_path: Path) -> None:

@@ -30,6 +30,7 @@ class Model(nn.Module):
 
     def forward(self, batch: torch.Tensor) -> torch.Tensor:
         found: torch.Tensor = self.used(batch)
+        self.dtype = found.dtype
         return found.square().mean()
 
 
@@ -63,6 +64,15 @@ def test_it_is_the_same_step() -> None:
         weights.append([each.detach().clone() for each in model.parameters()])
     assert all(map(torch.equal, *weights))
     assert len(data_parallel._wrapped) == 1, "wrapped once, however many steps there are"
+
+
+def test_it_is_mixed_where_the_step_is() -> None:
+    context = open_context()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        loss_under_ddp(context, torch.ones(2, SIDE))
+    model = context.model(context.workload.model)
+    assert isinstance(model, Model)
+    assert model.dtype is torch.bfloat16
 
 
 def test_its_buckets_are_held_besides() -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from diagnose.measure.lines.traffic import count_bytes
+from diagnose.measure.lines.traffic import Traffic
 
 KB = torch.zeros(256)  # 1024 bytes
 TABLE, ROWS = torch.zeros(1000, 64), torch.arange(4)
@@ -32,5 +32,6 @@ FUSED = torch.optim.SGD([WEIGHT], lr=0.1, fused=True)
     ],
 )
 def test_every_operand_and_result_counts_once(work: Callable[[], object], nbytes: int) -> None:
-    assert count_bytes(work, "cpu") == nbytes
-    assert count_bytes(work, "cuda") == 0
+    with Traffic("cuda") as elsewhere, Traffic("cpu") as seen:
+        work()
+    assert (seen.nbytes, elsewhere.nbytes) == (nbytes, 0)

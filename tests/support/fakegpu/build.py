@@ -74,7 +74,7 @@ def _compile(library: Path) -> None:
         command += [f"-I{path}" for path in include_paths()]
         command += [f"-L{path}" for path in library_paths()]
         command += ["-ltorch_cpu", "-lc10"]
-        outcome = subprocess.run(command, capture_output=True, text=True, check=False)
+        outcome = subprocess.run(command, capture_output=True, text=True, timeout=600)
         if outcome.returncode != 0:
             raise BuildError(f"{' '.join(command)}\n{outcome.stderr}")
         unfinished.replace(library)

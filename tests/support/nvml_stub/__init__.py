@@ -23,7 +23,8 @@ def build_stub(compiler: str, directory: Path) -> dict[str, str]:
     library = directory / "libnvidia-ml.so.1"
     source = Path(__file__).with_name("stub.c")
     options = ["-shared", "-fPIC", "-O1", "-Wall", "-Wextra", "-Werror"]
-    subprocess.run([compiler, *options, "-o", str(library), str(source)], check=True)
+    command = [compiler, *options, "-o", str(library), str(source)]
+    subprocess.run(command, check=True, timeout=120)
     # The loader reads this variable at the start of a process only, so a test needs a new one.
     inherited = os.environ.get("LD_LIBRARY_PATH")
     paths = [str(directory), inherited] if inherited else [str(directory)]

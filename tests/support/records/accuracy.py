@@ -17,9 +17,9 @@ from diagnose.records.header import Header, Reading
 from tests.support.records.parts import machine
 
 
-def found(cause: str, file: str, line: int, gain: float, low: float, high: float) -> Said:
+def found(cause: str, file: str, line: int, gain: float) -> Said:
     """In a step of 50 ms."""
-    return Said(cause, file, line, gain, low, high, gain / 0.05, verified=True)
+    return Said(cause, file, line, gain, gain / 0.05, verified=True)
 
 
 def planted(**changes: Any) -> CaseResult:
@@ -28,7 +28,7 @@ def planted(**changes: Any) -> CaseResult:
         CaseResult(
             name="input_case",
             culprits=(PlantedCulprit("input", "slow.py", (30, 50)),),
-            answer=said(found("input", "slow.py", 31, 0.021, 0.020, 0.022)),
+            answer=said(found("input", "slow.py", 31, 0.021)),
             twins=twins(0.050, 0.030),
             seconds=40.0,
         ),
@@ -37,7 +37,7 @@ def planted(**changes: Any) -> CaseResult:
 
 
 def healthy(*findings: Said) -> CaseResult:
-    only = found("compute", "slow.py", 1, 0.0, 0.0, 0.0)
+    only = found("compute", "slow.py", 1, 0.0)
     given = said(*(findings or (only,)))
     return CaseResult("compute_case", (), given, twins_reason="there is nothing to repair")
 
@@ -48,7 +48,7 @@ def said(*findings: Said) -> Answer:
 
 def twins(slow: float, fixed: float, work: int = 1) -> Twins:
     jitter = (0.999, 1.0, 1.001, 1.0, 0.998, 1.002, 1.0)
-    return Twins(tuple(slow * j for j in jitter), tuple(fixed * j for j in jitter), work, 10)
+    return Twins(tuple(slow * j for j in jitter), tuple(fixed * j for j in jitter), work)
 
 
 def record_of(*cases: CaseResult) -> AccuracyRecord:
@@ -70,10 +70,10 @@ def record_of(*cases: CaseResult) -> AccuracyRecord:
 
 def golden_record() -> AccuracyRecord:
     """A right answer, a silent tool, a false alarm, a wrong cause, an unseen script."""
-    other = said(found("host", "slow.py", 30, 0.02, 0.0, 0.0))
+    other = said(found("host", "slow.py", 30, 0.02))
     return record_of(
         planted(),
         planted(name="sync_case", answer=None, answer_reason="no answer after 5 s"),
-        healthy(found("sync", "slow.py", 9, 0.01, 0.0, 0.02)),
+        healthy(found("sync", "slow.py", 9, 0.01)),
         planted(name="wrong_case", answer=other, unseen=True),
     )

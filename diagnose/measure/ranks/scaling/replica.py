@@ -45,11 +45,10 @@ class LossOf(nn.Module):
         super().__init__()
         self.model = model
         self._network = network
-        self._low = low  # the dtype of autocast, where the job uses it
+        self._low = low  # the dtype of an autocast of its own
 
     def forward(self, batch: Batch) -> Tensor:
-        device = next(self.model.parameters()).device.type
-        with torch.autocast(device, dtype=self._low, enabled=self._low is not None):
+        with self._autocast():
             loss = self._network.loss(self.model, batch)
         if not isinstance(loss, Tensor):
             raise TypeError(
@@ -57,6 +56,11 @@ class LossOf(nn.Module):
             )
         # What a GradScaler would settle at is not known here; unscaled, small gradients vanish.
         return loss * FLOAT16_SCALE if self._low is torch.float16 else loss
+
+    def _autocast(self) -> AbstractContextManager[object]:
+        if self._low is None:  # one around it still holds
+            return nullcontext()
+        return torch.autocast(next(self.model.parameters()).device.type, dtype=self._low)
 
 
 @dataclass(frozen=True)
