@@ -127,6 +127,19 @@ def launch(words: Sequence[str], extra: Mapping[str, str]) -> Outcome:
     return Outcome(done.returncode, done.stdout, done.stderr)
 
 
+def git(folder: Path, *words: str) -> str:
+    identity = ["-c", "user.name=a", "-c", "user.email=a@example.org"]
+    done = subprocess.run(
+        ["git", *identity, *words],
+        cwd=folder,
+        check=True,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    return done.stdout.strip()
+
+
 @dataclass(frozen=True)
 class Started:
     """A command on its way, and the mark that all its processes carry."""
