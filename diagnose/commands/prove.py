@@ -13,7 +13,7 @@ from pathlib import Path
 from diagnose.analyze.prove.proof import prove
 from diagnose.analyze.prove.speed import gate
 from diagnose.commands.shared.arguments import add_number, add_reports_option, add_seconds, between
-from diagnose.commands.shared.keep import complain, write_report
+from diagnose.commands.shared.keep import complain, write_report, write_text
 from diagnose.commands.shared.progress import Progress
 from diagnose.commands.shared.restored import LEFT_OVER, tell_restored
 from diagnose.measure.machine.torch_check import require_torch
@@ -81,44 +81,48 @@ def _share(text: str) -> float:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    if int(os.environ.get("WORLD_SIZE", "1") or "1") > 1:
-        raise Refused(
-            "prove compares one process with one process: start it without torchrun or srun, on a "
-            "script that runs alone"
-        )
+    refuse_ranks("prove")
     request = read_request(arguments.sides, arguments.theirs, arguments.change)
     file = _json_file(arguments.json)
     require_torch()
     # Imported here: it loads torch.
-    from diagnose.measure.prove.session import Session
+    from diagnose.measure.prove.referee import Referee
 
     options = Options(
         arguments.seconds, arguments.equal_steps, arguments.timeout, arguments.fail_if_slower
     )
     interrupted = False
     with Progress() as progress, open_sides(request) as sides:
-        session = Session(sides, options, progress.show)
+        referee = Referee(sides, options, progress.show)
         try:
-            session.run()
+            referee.run()
         except KeyboardInterrupt:
             interrupted = True
     if sides.left_over:
         tell_restored(sides.left_over, LEFT_OVER)
     for each in sides.restored:
         tell_restored(each)
-    record = session.record
+    record = referee.record
     if interrupted:
         record = replace(record, missing="it was interrupted")
     problems = [each.problem for each in sides.restored if each.problem]
     proof = prove(record)
-    _tell(proof, arguments, file)
+    is_written = _tell(proof, arguments, file)
     if arguments.label is not None:
         _keep(record, arguments)
     if interrupted:
         complain("interrupted; this is what was known by then")
         return INTERRUPTED
     code = _conclude(record, proof, arguments)
-    return COULD_NOT_MEASURE if problems else code
+    return COULD_NOT_MEASURE if problems or not is_written else code
+
+
+def refuse_ranks(who: str) -> None:
+    if int(os.environ.get("WORLD_SIZE", "1") or "1") > 1:
+        raise Refused(
+            f"{who} compares one process with one process: start it without torchrun or srun, on a "
+            "script that runs alone"
+        )
 
 
 def read_request(sides: Sequence[str], theirs: Sequence[str], change: str | None) -> Request:
@@ -147,17 +151,18 @@ def _json_file(name: str | None) -> Path | None:
     return file
 
 
-def _tell(proof: Proof, arguments: argparse.Namespace, file: Path | None) -> None:
+def _tell(proof: Proof, arguments: argparse.Namespace, file: Path | None) -> bool:
+    """Whether the file could be written; the answer is printed before it."""
     text = json.dumps(asdict(proof), ensure_ascii=False, indent=1)
-    if file is not None:
-        file.write_text(text + "\n", encoding="utf-8")
     shown = summarize(proof)
     print(text if arguments.json == "-" else shown, flush=True)
+    is_written = file is None or write_text(file, text)
     if arguments.github:
         for line in annotate(proof):
             print(line, file=sys.stderr if arguments.json == "-" else sys.stdout, flush=True)
         _append("GITHUB_STEP_SUMMARY", shown)
         _append("GITHUB_OUTPUT", "\n".join(f"{k}={v}" for k, v in outputs(proof).items()))
+    return is_written
 
 
 def _append(variable: str, text: str) -> None:

@@ -8,17 +8,18 @@ import json
 import os
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from pathlib import Path
 
 from diagnose.analyze.prove.proof import prove
 from diagnose.analyze.script.again import join_runs
 from diagnose.analyze.script.rules import diagnose
+from diagnose.commands.prove import refuse_ranks
 from diagnose.commands.shared.arguments import add_number, is_first_rank
 from diagnose.commands.shared.keep import complain
-from diagnose.commands.shared.live import LiveLine
-from diagnose.commands.shared.progress import Progress
+from diagnose.commands.shared.progress import LiveLine, Progress
 from diagnose.commands.shared.verdict import (
     Output,
     add_script_arguments,
@@ -34,7 +35,7 @@ from diagnose.records import prove as prove_records
 from diagnose.records.codec import dumps, from_dict
 from diagnose.records.diagnosis import Option
 from diagnose.records.exit_codes import INTERRUPTED
-from diagnose.records.script import Options, ScriptRecord
+from diagnose.records.script import Options, ScriptRecord, TriedOption
 from diagnose.render import store
 from diagnose.render.prove.report import summarize as summarize_proof
 
@@ -74,6 +75,8 @@ def run(arguments: argparse.Namespace) -> int:
 
     if problem := torch_problem():
         raise UnusableTorch(problem)
+    if arguments.options:
+        refuse_ranks("--options")
     Output(arguments)
     with contextlib.suppress(SyntaxError, ValueError):  # shown as Python shows it, by the run
         try:
@@ -97,15 +100,19 @@ def run(arguments: argparse.Namespace) -> int:
     output = Output(arguments)
     record = records[0] if arguments.again == 1 else join_runs(records)
     if arguments.again > 1:
-        output.write(record)
-    if arguments.options and INTERRUPTED not in codes:
-        _try_options(arguments, diagnose(record).options)
+        output.tell(record)
+    try:
+        if arguments.options and INTERRUPTED not in codes:
+            for tried in _try_options(arguments, diagnose(record).options):
+                record = replace(record, tried_options=(*record.tried_options, tried))
+    finally:
+        output.save(record)
     return codes[-1] or output.code
 
 
-def _try_options(arguments: argparse.Namespace, options: Sequence[Option]) -> None:
+def _try_options(arguments: argparse.Namespace, options: Sequence[Option]) -> Iterator[TriedOption]:
     """Each beside the unchanged script, by the engine of `prove`."""
-    from diagnose.measure.prove.session import try_options
+    from diagnose.measure.prove.referee import try_options
 
     if not options:
         complain("there is no option to try")
@@ -118,8 +125,18 @@ def _try_options(arguments: argparse.Namespace, options: Sequence[Option]) -> No
     with Progress() as progress:
         tried = try_options(script, arguments.arguments, list(names), limits, progress.show)
         for change, record in tried:
+            proof = prove(record)
             complain(f"{names[change]}:")
-            print(summarize_proof(prove(record)), file=sys.stderr)
+            print(summarize_proof(proof), file=sys.stderr)
+            speed = proof.speed
+            yield TriedOption(
+                change,
+                proof.sentence.replace(script, Path(script).name),
+                speed.verdict,
+                speed.ratio,
+                speed.ratio_ci,
+                proof.equality.text,
+            )
 
 
 def run_here(arguments: argparse.Namespace) -> int:
@@ -166,10 +183,12 @@ def run_script(
     def conclude(record: ScriptRecord) -> None:
         line.clear()
         with writing():
-            if handed:
-                Path(handed).write_bytes(dumps(record))
-            if not handed or arguments.again == 1:
+            if not handed:
                 output.write(record)
+                return
+            Path(handed).write_bytes(dumps(record))
+            if arguments.again == 1:  # else the runs are told as one
+                output.tell(record)
 
     try:
         session = Session(script, lambda: open_header(label), options, conclude, show)

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from diagnose.records.header import Fact, Reading
-from diagnose.records.script import Cause, ScriptRecord
+from diagnose.records.script import Cause, ScriptRecord, TriedOption
 
 # Raised when a field is renamed, removed or changes its meaning; new fields leave it as it is.
 #   2  the numbers first: mean, speed, worth; options; environment and the whole record
@@ -47,6 +47,7 @@ class Option:
     why: str  # what was measured here that speaks for it
     changes: str  # what it changes in the results
     command: str = ""  # what tries it
+    tried: TriedOption | None = None  # what that said, under --options
 
 
 @dataclass(frozen=True)

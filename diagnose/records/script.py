@@ -255,6 +255,15 @@ class Ceilings:
 
 
 @dataclass(frozen=True)
+class Autocast:
+    """What a step does in lower precision on the CPU, because autocast is on."""
+
+    site: Site | None  # where it is entered
+    cast_share: float  # of the operators' time, in conversions to and from that precision
+    low_share: float  # of the operators' time, in all others of that precision
+
+
+@dataclass(frozen=True)
 class Bound:
     """What removing some work could give back at most, by a replay of what waits for what."""
 
@@ -294,6 +303,18 @@ class Activity:
     lines: tuple[DeviceLine, ...] = ()  # the most expensive ones
     retries: float = 0.0  # of the allocator, which waits and frees everything that it kept
     simulated: bool = False  # by a stand-in for a device
+
+
+@dataclass(frozen=True)
+class TriedOption:
+    """What `diagnose prove` said of one option, in twins of the script."""
+
+    change: str  # its name behind `--with`
+    sentence: str  # everything in one line
+    speed: str  # FASTER, SLOWER, SAME or INCONCLUSIVE
+    ratio: float | None  # time without it by time with it; above 1 it saves time
+    ratio_ci: tuple[float, float] | None  # its 99 % interval
+    equality: str  # whether it computes the same
 
 
 @dataclass(frozen=True)
@@ -337,6 +358,8 @@ class ScriptRecord:
     slow_steps: tuple[SlowStep, ...] = ()  # the slowest first
     prefixes: tuple[tuple[int, float], ...] = ()  # positions given to a model, and seconds, by call
     prefix_site: Site | None = None  # where the model is called so
+    autocast: Autocast | None = None  # null: off, not on the CPU, or not seen
+    tried_options: tuple[TriedOption, ...] = ()  # under --options
 
 
 def without_paths(record: ScriptRecord) -> ScriptRecord:

@@ -231,3 +231,11 @@ def test_lines_that_explain_the_verdict_come_first() -> None:
     assert "SLOWER" in proof.sentence
     assert f"train.py:{proof.lines[0].line}" in proof.sentence
     assert proof.speed.samples_per_second == pytest.approx((8 / 0.1001, 8 / 0.1101), rel=1e-3)
+
+
+@pytest.mark.parametrize("side", ["before", "after"])
+def test_why_no_line_is_known_is_a_note(side: str) -> None:
+    facts = replace(getattr(record(), side), lines_reason="train.py was killed")
+    found = prove(record(notes=("a note",), **{side: facts})).notes
+    assert found == ("a note", "which line takes the time is not known: train.py was killed")
+    assert prove(record()).notes == ()

@@ -11,7 +11,17 @@ from diagnose.analyze.script.edits import find_edit
 from diagnose.analyze.script.rules import diagnose
 from diagnose.analyze.script.slow import explain, write_slow
 from diagnose.analyze.script.words import advise
-from diagnose.records.script import ALL, GARBAGE, Cause, Loader, Occasion, Site, SlowStep
+from diagnose.records.script import (
+    ALL,
+    GARBAGE,
+    Autocast,
+    Cause,
+    Ceilings,
+    Loader,
+    Occasion,
+    Site,
+    SlowStep,
+)
 from tests.support.records.script import LINE, STEP, blocks, change, record, suspect
 
 
@@ -143,3 +153,30 @@ def test_several_runs_are_judged_as_one() -> None:
     (finding,) = diagnose(both).findings
     assert (finding.cause, finding.verified) == ("host", True)
     assert finding.gain_ms == pytest.approx(0.4 * STEP * 1e3, rel=0.05)
+
+
+@pytest.mark.parametrize(
+    ("autocast", "low_rate", "gain_ms"),
+    [
+        # Of 100 ms of operators: conversions go away, and the rest takes a quarter.
+        (Autocast(LINE, 0.1, 0.4), 2.5e10, 10 + 30),
+        # Products as fast as in float32: conversions alone cost it.
+        (Autocast(LINE, 0.2, 0.4), 1e11, 20),
+        # Products twice as fast give back more than the conversions take.
+        (Autocast(LINE, 0.1, 0.4), 2e11, None),
+        (Autocast(LINE, 0.4, 0.4), 0.0, None),
+        (None, 2.5e10, None),
+    ],
+)
+def test_autocast_is_a_cause_where_it_costs_more_than_it_saves(
+    autocast: Autocast | None, low_rate: float, gain_ms: float | None
+) -> None:
+    found = diagnose(record(autocast=autocast, ceilings=Ceilings(1e11, 5e10, low_rate, 1e10)))
+    (finding,) = found.findings
+    if gain_ms is None:
+        assert finding.cause == "compute"
+        return
+    assert (finding.cause, finding.line, finding.verified) == ("precision", LINE.line, False)
+    assert finding.gain_ms == pytest.approx(gain_ms)
+    assert finding.gain_ci[0] < gain_ms < finding.gain_ci[1]
+    assert "under autocast conversions take" in finding.evidence

@@ -11,7 +11,15 @@ from diagnose.analyze.script.gates import judge_gates
 from diagnose.analyze.script.rules import diagnose
 from diagnose.records.diagnosis import Diagnosis, Exclusion, Gate, Speed, Undecided
 from diagnose.records.header import Fact, Reading
-from diagnose.records.script import Ceilings, Growth, RankTimes, ScriptRecord, Site
+from diagnose.records.script import (
+    Ceilings,
+    Growth,
+    Loader,
+    RankTimes,
+    ScriptRecord,
+    Site,
+    TriedOption,
+)
 from tests.support.records.script import (
     LINE,
     STEP,
@@ -167,16 +175,14 @@ def test_a_finding_has_a_line_or_is_the_whole_step() -> None:
 
 
 def options(**facts: Any) -> list[str]:
-    return [each.what for each in diagnose(record(ceilings=CEILINGS, **facts)).options]
-
-
-AUTOCAST, TF32 = "autocast to bfloat16", 'torch.set_float32_matmul_precision("high")'
+    found = diagnose(record(**{"ceilings": CEILINGS, **facts})).options
+    return [each.command.removeprefix("diagnose prove train.py --with ") for each in found]
 
 
 def test_lower_precision_is_an_option_and_no_cause() -> None:
     diagnosis = diagnose(record(ceilings=CEILINGS))
     assert [each.cause for each in diagnosis.findings] == ["compute"]
-    assert [each.what for each in diagnosis.options] == [AUTOCAST, TF32]
+    assert options() == ["autocast", "tf32", "compile"]
     assert "a large bfloat16 product is 4.0 times as fast here" in diagnosis.options[0].why
     assert "numbers" in diagnosis.options[0].changes
     assert "autocast" not in diagnosis.sentence
@@ -188,13 +194,59 @@ def test_lower_precision_is_an_option_and_no_cause() -> None:
         {"ceilings": Ceilings(1e11, 5e10, 1.1e11, 1e10)},
         {"ceilings": None},
         {"ceilings": Ceilings(0.0, 0.0, 1e11, 1e10)},
-        {"ceilings": CEILINGS, "flops_by_precision": {}},
-        {"ceilings": CEILINGS, "flops_by_precision": {"bfloat16": 9e8, "float32": 1e8}},
-        {"ceilings": CEILINGS, "flops_by_precision": {"tf32": 1e9}},
+        {"flops_by_precision": {}},
+        {"flops_by_precision": {"bfloat16": 9e8, "float32": 1e8}},
+        {"flops_by_precision": {"tf32": 1e9}},
     ],
 )
-def test_no_option_where_nothing_speaks_for_it(facts: dict[str, Any]) -> None:
-    assert not diagnose(record(**facts)).options
+def test_lower_precision_is_no_option_where_nothing_speaks_for_it(facts: dict[str, Any]) -> None:
+    assert not {"autocast", "tf32"} & {*options(**facts)}
+
+
+LOADER = Loader(LINE, workers=0, batch_size=8)
+WAITING = {"input": 0.02, "forward": 0.05, "backward": 0.02, "optimizer": 0.01}
+FUSED = change(
+    "optimizer", variant="update fused 0", against="update 0", what="fused=True in AdamW"
+)
+FOREACH = replace(FUSED, what="foreach=True in Adam")
+UPDATES = blocks(update_0=0.01, update_fused_0=0.004)
+SLOWER = blocks(update_0=0.01, update_fused_0=0.02)
+
+
+@pytest.mark.parametrize(
+    ("facts", "option", "is_named"),
+    [
+        ({}, "compile", True),
+        ({"mapped": False}, "compile", False),  # it is compiled
+        ({"flops_by_precision": {"float32": 8e9}}, "compile", False),  # arithmetic takes the time
+        ({"phases": {"host": 0.08, "forward": 0.02}}, "compile", False),
+        ({"ceilings": None}, "compile", False),
+        ({"loaders": (LOADER,)}, "batch", True),
+        ({}, "batch", False),
+        ({"loaders": (replace(LOADER, batch_size=None),)}, "batch", False),
+        ({"loaders": (LOADER,), "flops_by_precision": {"float32": 6e9}}, "batch", False),
+        ({"loaders": (LOADER,), "phases": WAITING}, "workers", True),
+        ({"phases": WAITING}, "workers", False),
+        ({"loaders": (LOADER,)}, "workers", False),  # nothing waits for it
+        ({"loaders": (replace(LOADER, workers=2),), "phases": WAITING}, "workers", False),
+        ({"loaders": (replace(LOADER, cores=1),), "phases": WAITING}, "workers", False),
+        ({"changes": (FUSED,), "windows": UPDATES}, "fused", True),
+        ({"changes": (FOREACH,), "windows": UPDATES}, "fused", False),
+        ({"changes": (FUSED,), "windows": SLOWER}, "fused", False),
+        ({"changes": (FUSED,), "windows": UPDATES, "phases": {"forward": 0.09}}, "fused", False),
+        ({}, "fused", False),
+    ],
+)
+def test_an_option_is_named_where_something_speaks_for_it(
+    facts: dict[str, Any], option: str, is_named: bool
+) -> None:
+    assert (option in options(**facts)) is is_named
+
+
+def test_an_option_that_was_tried_says_so() -> None:
+    tried = TriedOption("tf32", "SAME: it runs at 1.00x.", "SAME", 1.0, (0.98, 1.02), "EQUAL")
+    found = diagnose(record(ceilings=CEILINGS, tried_options=(tried,))).options
+    assert [each.tried for each in found] == [None, tried, None]
 
 
 # --- where it ran ---

@@ -12,18 +12,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml  # type: ignore[import-untyped]
 
 from diagnose.analyze.prove.proof import prove as prove_record
 from diagnose.commands.cli import main
 from diagnose.commands.script import _try_options
-from diagnose.measure.prove import session
+from diagnose.measure.prove import referee
 from diagnose.measure.prove.racer import Failed, Racer
-from diagnose.measure.prove.session import try_options
+from diagnose.measure.prove.referee import try_options
 from diagnose.measure.prove.sides import Request, open_sides
 from diagnose.records.diagnosis import Option
 from diagnose.records.prove import Options
-from tests.support.cli import ROOT, Outcome, environment, heard, started
+from tests.support.cli import ROOT, Outcome, environment, git, heard, started
 from tests.support.records.prove import record
 
 SECONDS = 200
@@ -56,19 +55,6 @@ WRONG = FIXED.replace("rows * 2.0 + 1.0", "rows * 2.0 + (1.0 if calls < 4 else 1
 )
 
 
-def git(folder: Path, *words: str) -> str:
-    identity = ["-c", "user.name=a", "-c", "user.email=a@example.org"]
-    done = subprocess.run(
-        ["git", *identity, *words],
-        cwd=folder,
-        check=True,
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
-    return done.stdout.strip()
-
-
 def prove(folder: Path, *words: str, **variables: str) -> Outcome:
     path = os.pathsep.join(filter(None, (str(ROOT), variables.get("PYTHONPATH"))))
     done = subprocess.run(
@@ -83,101 +69,6 @@ def prove(folder: Path, *words: str, **variables: str) -> Outcome:
     )
     assert "Traceback" not in done.stderr, done.stderr
     return Outcome(done.returncode, done.stdout, done.stderr)
-
-
-@pytest.fixture(scope="module")
-def action(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """The script of action.yml in a checkout of one commit, as a runner starts it."""
-    folder = tmp_path_factory.mktemp("action")
-    git(folder, "init", "-q", "-b", "main", "work")
-    work = folder / "work"
-    for text in (LOOP, FIXED):
-        (work / "train.py").write_text(text)
-        git(work, "add", "-A")
-        git(work, "commit", "-q", "-m", "change")
-    git(work, "branch", "base", "HEAD~1")
-    git(folder, "clone", "-q", "--bare", "work", "origin.git")
-    shallow = ("--depth", "1", "-b", "main", f"file://{folder}/origin.git")
-    for name in ("checkout", "another"):
-        git(folder, "clone", "-q", *shallow, name)
-    made = yaml.safe_load((ROOT / "action.yml").read_text(encoding="utf-8"))
-    (step,) = made["runs"]["steps"]
-    given = {
-        "PROVE_BEFORE": "base",
-        "PROVE_AFTER": "HEAD",
-        "PROVE_SCRIPT": "train.py",
-        "PROVE_ARGUMENTS": "--my_steps 100000",
-        "PROVE_SECONDS": "60",
-        "PROVE_EQUAL_STEPS": "6",
-        "PROVE_SLOWER": "2%",
-        "PROVE_DIVERGES": "true",
-        "PROVE_PYTHON": sys.executable,
-        "PROVE_TOOL": str(ROOT),
-    }
-    assert step["env"].keys() == given.keys()
-    files = {name: str(folder / name) for name in ("GITHUB_STEP_SUMMARY", "GITHUB_OUTPUT")}
-
-    def run(where: str, **others: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            ["bash", "-c", step["run"]],
-            cwd=folder / where,
-            env=environment({**given, **files, "RUNNER_TEMP": str(folder), **others}),
-            capture_output=True,
-            text=True,
-            timeout=SECONDS,
-            stdin=subprocess.DEVNULL,
-            check=False,
-        )
-
-    done = run("checkout")
-    # A stand-in for Python says what it is asked.
-    asked = run("another", PROVE_BEFORE="HEAD~1", PROVE_PYTHON="echo").stdout
-    outputs = Path(files["GITHUB_OUTPUT"]).read_text()
-    return {
-        "manifest": made,
-        "done": done,
-        "summary": Path(files["GITHUB_STEP_SUMMARY"]).read_text(),
-        "outputs": dict(line.split("=", 1) for line in outputs.splitlines()),
-        "proof": json.loads((folder / "proof.json").read_text()),
-        "asked": asked,
-        "base": git(work, "rev-parse", "base"),
-        "worktrees": git(folder / "checkout", "worktree", "list").splitlines(),
-    }
-
-
-@pytest.mark.child
-def test_the_action_proves_a_repair_and_passes_its_gates(action: dict[str, Any]) -> None:
-    assert action["done"].returncode == 0, action["done"].stderr
-    proof = action["proof"]
-    assert proof["speed"]["verdict"] == "FASTER"
-    assert 1.01 < proof["speed"]["ratio_ci"][0] < proof["speed"]["ratio"]
-    assert proof["speed"]["before_ms"] > proof["speed"]["after_ms"]
-    assert proof["equality"]["verdict"] == "EQUAL"
-    assert proof["equality"]["step"] is None
-    assert len(action["worktrees"]) == 1
-
-
-@pytest.mark.child
-def test_the_line_that_got_faster_is_the_loop(action: dict[str, Any]) -> None:
-    first = action["proof"]["lines"][0]
-    assert (first["file"], first["function"], first["edited"]) == ("train.py", "features", True)
-    assert "row * 2.0" in LOOP.splitlines()[first["line"] - 1]
-    assert first["before_ms"] > first["after_ms"]
-    assert action["proof"]["memory_bytes"][0]["value"] > 1e7
-
-
-@pytest.mark.child
-def test_the_action_hands_on_what_it_promises(action: dict[str, Any]) -> None:
-    assert action["outputs"].keys() == action["manifest"]["outputs"].keys()
-    assert action["outputs"]["speed"] == "FASTER"
-    assert action["summary"].startswith("**FASTER: ")
-    assert "| results | 6 steps |" in action["summary"]
-    assert "::warning" not in action["done"].stdout
-
-
-@pytest.mark.child
-def test_the_action_fetches_commits_that_the_checkout_has_not(action: dict[str, Any]) -> None:
-    assert f"-m diagnose prove {action['base']} " in action["asked"]
 
 
 def test_a_sabotaged_twin_diverges_at_its_step(tmp_path: Path) -> None:
@@ -337,17 +228,20 @@ def test_script_tells_what_its_options_prove(
         asked.append(words[:3])
         return [("fused", record())]
 
-    monkeypatch.setattr(session, "try_options", try_them)
+    monkeypatch.setattr(referee, "try_options", try_them)
     option = Option("a fused optimizer", "", "", "diagnose prove train.py --with fused")
     theirs: dict[str, Any] = {"script": "train.py", "arguments": ["--lr", "1"]}
-    _try_options(Namespace(**theirs, module=True), [option])
+    assert not list(_try_options(Namespace(**theirs, module=True), [option]))
     assert not asked
     assert "name the file of train.py without -m" in capsys.readouterr().err
-    _try_options(Namespace(**theirs, module=False), [option])
+    (tried,) = _try_options(Namespace(**theirs, module=False), [option])
     assert asked == [("train.py", ["--lr", "1"], ["fused"])]
     told = capsys.readouterr().err
     assert "a fused optimizer:" in told
-    assert prove_record(record()).sentence in told
+    proof = prove_record(record())
+    assert proof.sentence in told
+    assert (tried.change, tried.sentence) == ("fused", proof.sentence)
+    assert (tried.speed, tried.ratio, tried.equality) == ("FASTER", proof.speed.ratio, "EQUAL")
 
 
 @pytest.mark.parametrize(

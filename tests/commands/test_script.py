@@ -12,7 +12,7 @@ import pytest
 
 from diagnose import load
 from diagnose.commands.cli import main
-from diagnose.commands.shared.live import LiveLine
+from diagnose.commands.shared.progress import LiveLine
 from diagnose.commands.shared.verdict import show_lines
 from diagnose.measure.script.program import NoScript, run_program
 from diagnose.records.script import CAUSES

@@ -235,10 +235,6 @@ def test_a_running_optimizer_can_be_fused_for_a_while(answer: Answer) -> None:
     }
 
 
-def test_a_change_that_needs_memory_is_made_only_where_there_is_some(answer: Answer) -> None:
-    assert answer("room_for_more") == {"once": True, "four times": False, "on the CPU": True}
-
-
 def test_the_device_is_that_of_the_parameters(answer: Answer) -> None:
     seen = answer("which_device")
     assert seen["of parameters"] == seen["asked"] == "fakegpu:1"

@@ -12,7 +12,15 @@ import pytest
 
 from diagnose.analyze.script.rules import diagnose
 from diagnose.records.header import Reading
-from diagnose.records.script import PLAIN, Ceilings, Occasion, ScriptRecord, Site, Window
+from diagnose.records.script import (
+    PLAIN,
+    Ceilings,
+    Occasion,
+    ScriptRecord,
+    Site,
+    TriedOption,
+    Window,
+)
 from diagnose.render import store
 from diagnose.render.script.report import FIGURE_NAME, figures, page
 from diagnose.render.script.terminal import WIDTH, join, layout
@@ -75,7 +83,18 @@ def test_options_and_unknown_numbers_stand_below_the_causes() -> None:
     report = rendered(found)
     assert report.index("## What to do") < report.index("## Options, not tried")
     assert "- autocast to bfloat16 was not tried: " in report
-    assert "Options" not in rendered(golden_record())
+    assert "Options" not in rendered(replace(golden_record(), ceilings=None))
+
+
+def test_an_option_that_was_tried_is_told_with_its_verdict() -> None:
+    tried = TriedOption("compile", "SAME: it runs at 1.00x.", "SAME", 1.0, (0.98, 1.02), "EQUAL")
+    found = replace(golden_record(), tried_options=(tried,))
+    told = " Changes the numbers, tried beside the script: SAME: it runs at 1.00x."
+    assert told in told_lines(found)
+    report = rendered(found)
+    assert "## Options\n" in report
+    assert "was tried beside the script: SAME: it runs at 1.00x. " in report
+    assert "not tried" not in report
 
 
 def test_nothing_measured_has_no_figure_and_a_reason() -> None:

@@ -137,6 +137,19 @@ def private_mounts(*commands: str) -> list[str]:
     return ["unshare", "-m", "sh", "-c", " && ".join([*commands, 'exec "$@"']), "sh"]
 
 
+def git(folder: Path, *words: str) -> str:
+    identity = ["-c", "user.name=a", "-c", "user.email=a@example.org"]
+    done = subprocess.run(
+        ["git", *identity, *words],
+        cwd=folder,
+        check=True,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    return done.stdout.strip()
+
+
 @dataclass(frozen=True)
 class Started:
     """A command on its way, and the mark that all its processes carry."""

@@ -29,7 +29,7 @@ def prove(record: ProveRecord) -> Proof:
         memory_bytes=(record.before.memory_bytes, record.after.memory_bytes),
         joules_per_step=(record.before.joules_per_step, record.after.joules_per_step),
         commits=(record.before.commit, record.after.commit),
-        notes=record.notes,
+        notes=(*record.notes, *_why_no_lines(record)),
     )
 
 
@@ -45,6 +45,11 @@ def _sentence(
         if speed.verdict in ("FASTER", "SLOWER") and lines and explains(lines[0], speed):
             said += f", mostly at {lines[0].file}:{lines[0].line}"
     return f"{said}; results: {equality.text}."
+
+
+def _why_no_lines(record: ProveRecord) -> list[str]:
+    why = record.before.lines_reason or record.after.lines_reason
+    return [f"which line takes the time is not known: {why}"] if why else []
 
 
 def _phases(record: ProveRecord) -> dict[str, tuple[float, float]]:

@@ -56,6 +56,8 @@ def gain_of(windows: Sequence[Window], change: Change, step_seconds: float) -> I
 
     From ratios: what slows a whole block down cancels in them. They are those of a step without
     what comes only now and then, which `step_seconds` must leave out too.
+    How many blocks there are hangs on the clock alone, never on what they show: nobody looks, so
+    this interval holds and is narrower than one that would hold at every look.
     """
     sides = _longest([e for e in _blocks(windows) if {change.against, change.variant} <= set(e)])
     if len(sides) < FEWEST_FOR_INTERVAL:

@@ -32,11 +32,11 @@ from diagnose.analyze.script.device import (
     within_device,
 )
 from diagnose.analyze.script.garbage import with_garbage
+from diagnose.analyze.script.options import find_options
 from diagnose.analyze.script.ranks import judge_ranks
 from diagnose.analyze.script.slow import write_slow
 from diagnose.analyze.script.speed import (
     describe_environment,
-    find_options,
     find_worth,
     measure_speed,
 )

@@ -1,26 +1,21 @@
-"""What does a team lead ask first? How fast the job is, what a fix is worth, what else there is."""
+"""What does a team lead ask first? How fast the job is, and what a fix is worth."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from diagnose.analyze.units import duration, number, percent
-from diagnose.records.diagnosis import Environment, Option, ScriptFinding, Speed, Worth
+from diagnose.records.diagnosis import Environment, ScriptFinding, Speed, Worth
 from diagnose.records.header import Fact, Reading
-from diagnose.records.script import NO_FACT, TENSOR_FLOAT, ScriptRecord
+from diagnose.records.script import NO_FACT, ScriptRecord
 from diagnose.records.stats import Interval
 
 STEPS = 1000
 DAY_SECONDS = 24 * 3600.0
-# Of all FLOPs: what fewer are computed in is not worth changing.
-SMALLEST_FLOPS_SHARE = 0.2
-# Times as fast: below, a whole step cannot gain what would be worth a try.
-WORTH_TRYING = 1.2
 # Of what a device can do: from here on that is what bounds a step.
 BOUND = 0.5
 # Bytes are counted in the forward pass; the backward pass moves about twice as many.
 FORWARD_AND_BACKWARD = 3
-_OTHER_NUMBERS = "the numbers: results are no longer equal, so compare what the training reaches"
 
 
 def measure_speed(record: ScriptRecord, mean: float) -> Speed:
@@ -140,33 +135,6 @@ def write_worth(worth: Sequence[Worth]) -> str:
     for each in worth[1:]:
         text += f"; all {each.fixes} fixes together at most {duration(each.per_day_ci[1])}"
     return f"{text}."
-
-
-def find_options(record: ScriptRecord) -> tuple[Option, ...]:
-    """Lower precision, where much is computed in float32 and this device is faster in it."""
-    ceilings, flops = record.ceilings, record.flops_by_precision
-    share = flops.get("float32", 0.0) / sum(flops.values()) if any(flops.values()) else 0.0
-    if ceilings is None or not ceilings.flops_per_second or share < SMALLEST_FLOPS_SHARE:
-        return ()
-    low = ceilings.low_precision
-    rates = {
-        (f"autocast to {low}", "autocast"): (low, ceilings.low_flops_per_second),
-        ('torch.set_float32_matmul_precision("high")', "tf32"): (
-            TENSOR_FLOAT,
-            ceilings.tensor_float_flops_per_second,
-        ),
-    }
-    return tuple(
-        Option(
-            what,
-            f"{percent(share)} of the FLOPs are float32 matrix products, and a large {name} "
-            f"product is {number(rate / ceilings.flops_per_second, 2)} times as fast here",
-            _OTHER_NUMBERS,
-            f"diagnose prove {record.script} --with {change}",
-        )
-        for (what, change), (name, rate) in rates.items()
-        if rate >= WORTH_TRYING * ceilings.flops_per_second
-    )
 
 
 def describe_environment(record: ScriptRecord) -> Environment:

@@ -135,3 +135,13 @@ def print_answer(
 
 def complain(sentence: str) -> None:
     print(f"diagnose: {sentence}", file=sys.stderr, flush=True)
+
+
+def write_text(file: Path, text: str) -> bool:
+    """Whether it could be written: what has been told already must not be lost with it."""
+    try:
+        file.write_text(text + "\n", encoding="utf-8")
+    except OSError as error:
+        complain(f"{file} cannot be written: {error.strerror or error}")
+        return False
+    return True

@@ -1,4 +1,4 @@
-"""What does a person see while it runs? A live bar on a terminal, a few lines in a log file."""
+"""What does a person see while it runs? A live bar or line on a terminal, a few lines in a log."""
 
 from __future__ import annotations
 
@@ -6,10 +6,13 @@ import os
 import sys
 import time
 from collections.abc import Sequence
+from typing import TextIO
 
 from rich.console import Console
+from rich.control import Control
 from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as Bar
+from rich.segment import ControlType
 
 from diagnose.measure.session import Watcher
 from diagnose.measure.stages import STAGES, Stage
@@ -91,3 +94,21 @@ class Progress(Watcher):
 
 def _ending(result: StageResult | Comparison) -> str:
     return "" if result.status == "done" else f": {result.status}, {result.reason}"
+
+
+class LiveLine:
+    """While a script runs. The cursor stays in front of it: the script's output goes over it."""
+
+    def __init__(self, stream: TextIO | None) -> None:
+        self.is_shown = stream is not None and stream.isatty()
+        self._console = Console(file=stream, highlight=False)
+
+    def show(self, text: str) -> None:
+        self.clear()
+        width = max(1, self._console.width - 1)
+        self._console.print(text[:width], style="dim", markup=False, end="\r", soft_wrap=True)
+
+    def clear(self) -> None:
+        if self.is_shown:
+            erase = (ControlType.ERASE_IN_LINE, 2)
+            self._console.control(Control(ControlType.CARRIAGE_RETURN, erase))

@@ -23,7 +23,7 @@ from diagnose.commands.shared.arguments import (
     add_reports_option,
     add_seconds,
 )
-from diagnose.commands.shared.keep import complain, write_report
+from diagnose.commands.shared.keep import complain, write_report, write_text
 from diagnose.measure.script.program import NoScript, find_module
 from diagnose.measure.session import Refused
 from diagnose.records.codec import dumps
@@ -135,16 +135,24 @@ class Output:
         return [str(each) for each in (self._file, self._directory) if each is not None]
 
     def write(self, record: ScriptRecord) -> None:
+        self.tell(record)
+        self.save(record)
+
+    def tell(self, record: ScriptRecord) -> None:
+        """On stderr, and by the exit code."""
         diagnosis = self.diagnosis = diagnose(record)
         self.code = FINE if diagnosis.findings else COULD_NOT_MEASURE
-        text = json.dumps(asdict(diagnosis), ensure_ascii=False, indent=1)
         self._out.flush()
         show_lines(layout(diagnosis), self._err)
         self._judge(diagnosis)
-        if self._file is not None:
-            self._file.write_text(text + "\n", encoding="utf-8")
+
+    def save(self, record: ScriptRecord) -> None:
+        """Where --json and --label say."""
+        text = json.dumps(asdict(diagnose(record)), ensure_ascii=False, indent=1)
         if self._to_stdout:
             print(text, file=self._out, flush=True)
+        if self._file is not None and not write_text(self._file, text):
+            self.code = COULD_NOT_MEASURE
         if self._directory is not None:
             self._keep(record, self._directory)
 

@@ -120,13 +120,6 @@ class Device:
         kept = module.memory_reserved(self.torch) - module.memory_allocated(self.torch)
         return int(free + max(0, kept))
 
-    def step_bytes(self) -> int | None:
-        """Between two steps: the most that was in use so far, without what still is."""
-        read = getattr(self._module, "max_memory_allocated", None)
-        if self.is_cpu or read is None:
-            return None
-        return int(read(self.torch) - self._module.memory_allocated(self.torch))
-
     def allocator_retries(self) -> int:
         """How often it ran out, waited for the device, freed what it had kept, and tried again."""
         read = getattr(self._module, "memory_stats", None)

@@ -26,6 +26,7 @@ from diagnose.records.header import Header, Reading
 from diagnose.records.script import (
     PHASES,
     Activity,
+    Autocast,
     Growth,
     Mode,
     Options,
@@ -91,6 +92,7 @@ def build_record(
         slow_steps=tuple(instruments.notes.slow_steps()),
         prefixes=tuple(seen.prefixes),
         prefix_site=picture.site(seen.prefix_spot),
+        autocast=_autocast(picture),
     )
 
 
@@ -216,6 +218,18 @@ def _double(picture: Picture) -> tuple[float, Site | None]:
     named = makers or users
     best = max(named, key=lambda place: named[place], default=None)
     return double / total, picture.sources.site_of(best) if best is not None else None
+
+
+def _autocast(picture: Picture) -> Autocast | None:
+    """On an accelerator the host's time in operators is not what they take."""
+    works, entered = picture.seen.works, picture.seen.autocast
+    lines = [line for step in works for line in step.lines.values()]
+    total = sum(line.forward_seconds + line.backward_seconds for line in lines)
+    if not entered or not total or not picture.instruments.device.is_cpu:
+        return None
+    casts, others = (sum(step.low_seconds[kind] for step in works) for kind in ("casts", "others"))
+    site = picture.site(entered.most_common(1)[0][0])
+    return Autocast(site, casts / total, others / total)
 
 
 def _growth(picture: Picture) -> Growth | None:

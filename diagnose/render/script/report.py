@@ -73,7 +73,7 @@ def page(record: ScriptRecord) -> Page:
             ),
             Section(Place.TO_DO, "What to do", _advice(record, diagnosis.findings)),
             Section(
-                Place.TO_DO, "Options, not tried", bullets(map(write_option, diagnosis.options))
+                Place.TO_DO, _options(diagnosis), bullets(map(write_option, diagnosis.options))
             ),
             Section(Place.EXCLUDED, "Excluded", bullets(excluded_lines(diagnosis))),
             Section(Place.LEFT, "Undecided", bullets(undecided_lines(diagnosis))),
@@ -84,6 +84,10 @@ def page(record: ScriptRecord) -> Page:
         ],
         method=_method(record, diagnosis),
     )
+
+
+def _options(diagnosis: Diagnosis) -> str:
+    return "Options" if any(each.tried for each in diagnosis.options) else "Options, not tried"
 
 
 def _first_screen(record: ScriptRecord, diagnosis: Diagnosis) -> list[str]:
@@ -123,6 +127,7 @@ def _source(record: ScriptRecord, finding: ScriptFinding) -> str:
         *(each.site for each in record.suspects),
         *(each.site for each in record.changes),
         record.double_site,
+        record.autocast.site if record.autocast is not None else None,
         growth,
     ]
     here = (finding.file, finding.line)

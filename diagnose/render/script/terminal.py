@@ -48,8 +48,10 @@ def layout_causes(diagnosis: Diagnosis) -> list[Line]:
     lines += _causes(diagnosis.findings, "healthy" if not open_causes else "undecided")
     lines += _sums(diagnosis)
     for option in diagnosis.options:
-        told = f"{option.command} ({option.why})" if option.command else write_option(option)
-        lines += _wrapped(f"Changes the numbers, not tried: {told}", " ")
+        told = f"not tried: {option.command} ({option.why})"
+        if option.tried is not None:
+            told = f"tried beside the script: {option.tried.sentence}"
+        lines += _wrapped(f"Changes the numbers, {told}", " ")
     if diagnosis.slow_steps:
         lines += _wrapped(f"Slow steps: {diagnosis.slow_steps}.", " ")
     if diagnosis.phases:
@@ -146,8 +148,11 @@ def _sums(diagnosis: Diagnosis) -> list[Line]:
 
 
 def write_option(option: Option) -> str:
-    tried = f"; try it: {option.command}" if option.command else ""
-    return f"{option.what} was not tried: {option.why}; it changes {option.changes}{tried}"
+    told = f"{option.why}; it changes {option.changes}"
+    if option.tried is not None:
+        tried = option.tried.sentence
+        return f"{option.what} was tried beside the script: {tried} {_sentence(told)}"
+    return f"{option.what} was not tried: {told}; try it: {option.command}"
 
 
 def unknown_lines(diagnosis: Diagnosis) -> list[str]:

@@ -12,19 +12,7 @@ import pytest
 from diagnose.measure.prove.sides import PREFIX, Request, open_sides
 from diagnose.measure.prove.turns import find_cadence
 from diagnose.measure.session import Refused
-
-
-def git(folder: Path, *words: str) -> str:
-    identity = ["-c", "user.name=a", "-c", "user.email=a@example.org"]
-    done = subprocess.run(
-        ["git", *identity, *words],
-        cwd=folder,
-        check=True,
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
-    return done.stdout
+from tests.support.cli import git
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from diagnose.measure.clock import SMOKE
 from diagnose.measure.ranks.job.member import Member
 from diagnose.measure.ranks.job.supervise import run_locally
-from diagnose.measure.ranks.scaling.ddp_trials import Seen, Trials, compare_ways
+from diagnose.measure.ranks.scaling.ddp_trials import Trials, WayFacts, compare_ways
 from diagnose.measure.ranks.scaling.options import (
     DEFAULT,
     EXPERIMENTS,
@@ -280,8 +280,8 @@ def test_a_selection_keeps_the_order_and_only_what_was_asked_for() -> None:
     assert select(KEYS) == EXPERIMENTS
 
 
-def looked_at(gradients: Tensor, spread: float = 0.0) -> Seen:
-    return Seen({"gradients": gradients}, {"gradients": spread}, (), 0, Reading(1.0))
+def looked_at(gradients: Tensor, spread: float = 0.0) -> WayFacts:
+    return WayFacts({"gradients": gradients}, {"gradients": spread}, (), 0, Reading(1.0))
 
 
 GRADIENTS = torch.linspace(-1, 1, 101)

@@ -211,6 +211,19 @@ def test_flops_are_counted_by_the_precision_they_are_computed_in(tmp_path: Path)
     assert work.flops == {"float32": product, "bfloat16": product, "float64": 2 * 4 * 8 * 2}
 
 
+def test_conversions_and_work_in_lower_precision_are_counted_apart(tmp_path: Path) -> None:
+    code = """
+    def step():
+        x = torch.rand(4, 8)
+        model(x)
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=ENABLED):
+            model(x)
+    """
+    for enabled in (True, False):
+        work = map_code(tmp_path, code.replace("ENABLED", str(enabled)), model=LINEAR)
+        assert [seconds > 0 for seconds in work.low_seconds.values()] == [enabled, enabled]
+
+
 def test_only_what_is_the_same_in_both_steps_repeats(run: Run) -> None:
     run.map_step()
     run.map_step()

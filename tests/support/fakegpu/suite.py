@@ -19,7 +19,6 @@ from diagnose.measure.machine.device import (
     open_visible_device,
 )
 from diagnose.measure.machine.products import float32_products
-from diagnose.measure.script.change.on_device import has_room
 from diagnose.measure.script.change.stand_ins import KeptCopies
 from diagnose.measure.script.change.updates import time_updates
 from diagnose.measure.script.patches import Patches
@@ -138,22 +137,6 @@ def fused_in_the_middle() -> Answer:
         "counted": step(),
         "place": optimizer.state[weight]["step"].device.type,
     }
-
-
-def room_for_more() -> Answer:
-    """Of 64 MiB: a step that needs 16 beside the 8 that stay fits once more, and not four times."""
-    device = Device("fakegpu", 1)
-    module = torch.get_device_module("fakegpu")
-    module.empty_cache()
-    module.set_limit_bytes(64 * MIB)
-    device.reset_peak()
-    stays = torch.zeros(8 * MIB, dtype=torch.uint8, device=device.torch)
-    passing = torch.zeros(16 * MIB, dtype=torch.uint8, device=device.torch)
-    del passing
-    found = [has_room(device, times) for times in (1, 4)]
-    del stays
-    module.set_limit_bytes(module.DEFAULT_LIMIT_BYTES)
-    return {"once": found[0], "four times": found[1], "on the CPU": has_room(Device("cpu"), 99)}
 
 
 def which_device() -> Answer:

@@ -350,7 +350,6 @@ SCENARIOS: tuple[Callable[[], Answer], ...] = (
     suite.copies_in_a_trial,
     suite.fused_in_the_middle,
     suite.which_device,
-    suite.room_for_more,
     suite.new_setting_of_tf32,
 )
 

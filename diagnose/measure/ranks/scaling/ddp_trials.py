@@ -42,7 +42,7 @@ SHARE_OF_TIMEOUT = 0.5
 
 
 @dataclass(frozen=True)
-class Seen:
+class WayFacts:
     """What one way does, apart from the time it takes."""
 
     results: Mapping[Proof, torch.Tensor]  # on the host
@@ -60,15 +60,15 @@ class Trials:
         self._lab = lab
         self._effort = effort
         self._peaks: dict[Way, Reading] = {}
-        self._default: Seen | None = None
+        self._default: WayFacts | None = None
 
-    def look_at_default(self) -> Seen:
+    def look_at_default(self) -> WayFacts:
         """The usual way, which most changes start from, is kept."""
         if self._default is None:
             self._default = self._look_at(DEFAULT, ("gradients", "updates"))
         return self._default
 
-    def _look_at(self, way: Way, proofs: Sequence[Proof]) -> Seen:
+    def _look_at(self, way: Way, proofs: Sequence[Proof]) -> WayFacts:
         """Count and prove one way; StepFailed on every rank if any of them fails."""
         with self._open_lab() as lab:
             seen = self._share(lambda: _look(lab, way, self._member, proofs))
@@ -202,7 +202,7 @@ def _end(group: dist.ProcessGroup) -> None:
     dist.destroy_process_group(group)
 
 
-def _look(lab: RankLab, way: Way, member: Member, proofs: Sequence[Proof]) -> Seen:
+def _look(lab: RankLab, way: Way, member: Member, proofs: Sequence[Proof]) -> WayFacts:
     """Two replicas: one that counts through a hook, and one as it will be timed."""
     log = BucketLog()
     counted = Replica(lab, way, log=log)
@@ -224,7 +224,7 @@ def _look(lab: RankLab, way: Way, member: Member, proofs: Sequence[Proof]) -> Se
         spreads[proof] = _spread(found, lab.group) / find_unit(found, proof)
         results[proof] = found.cpu()
     peak = _measure_peak(replica, member.device, held)
-    return Seen(results, spreads, bucket_bytes, held, peak)
+    return WayFacts(results, spreads, bucket_bytes, held, peak)
 
 
 def _measure_peak(replica: Replica, device: Device, held_bytes: int) -> Reading:
@@ -253,7 +253,7 @@ def find_unit(result: torch.Tensor, proof: Proof) -> float:
     return float(result.double().square().mean().sqrt()) or 1.0
 
 
-def compare_ways(before: Seen, after: Seen, change: After) -> Equality:
+def compare_ways(before: WayFacts, after: WayFacts, change: After) -> Equality:
     """Both ways against each other, and the ranks of the second among themselves."""
     proof = change.proves
     tolerance = GRADIENT_TOLERANCE if proof == "gradients" else UPDATE_TOLERANCE
@@ -278,7 +278,7 @@ def compare_ways(before: Seen, after: Seen, change: After) -> Equality:
     return replace(equality, checks=(*equality.checks, ranks), remark=change.differs)
 
 
-def _list_facts(before: Seen, after: Seen) -> Mapping[str, Setting]:
+def _list_facts(before: WayFacts, after: WayFacts) -> Mapping[str, Setting]:
     """Of one optimiser step of one rank."""
     facts: dict[str, Setting] = {}
     for name, seen in (("before", before), ("after", after)):

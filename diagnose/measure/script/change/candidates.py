@@ -16,7 +16,6 @@ from diagnose.measure.lines.source import Place
 from diagnose.measure.machine.allocator import keep_freed_memory, return_large_blocks
 from diagnose.measure.script.change.exchanges import Replicas
 from diagnose.measure.script.change.functions import can_be_replayed
-from diagnose.measure.script.change.on_device import has_room
 from diagnose.measure.script.change.stand_ins import KeptCopies, KeptValues, Swap
 from diagnose.measure.script.change.variant import Variant, choose_together, unchanged
 from diagnose.measure.script.patches import Patches
@@ -103,7 +102,6 @@ class Candidates:
         found = [
             *(each for models in self._replicas for each in models.variants(backward)),
             *self._about_batches(),
-            self._about_precision(),
             self._about_anomalies(),
             self._about_memory(),
             self._about_reads(),
@@ -188,22 +186,6 @@ class Candidates:
         slow = max(self._picture.seconds_of("input"), copies) > self._worth
         kept = replace(self._kept_copies(copying), wanted=copies > self._worth)
         return [replace(self._replayed(), wanted=slow), kept]
-
-    def _about_precision(self) -> Variant | None:
-        """Lower precision than the script's own changes its numbers, and is not tried."""
-        entered = self._picture.seen.autocast
-        if not entered or not has_room(self._device, 1):
-            return None
-        return Variant(
-            name="no autocast",
-            cause="precision",
-            what="autocast was switched off",
-            site=self._picture.site(entered.most_common(1)[0][0]),
-            begin=self._origins.switch_autocast_off,
-            worth=self._picture.seen.typical_seconds,
-            risky=True,  # what one step hands on to the next may be of the lower precision
-            shared=True,
-        )
 
     def _about_anomalies(self) -> Variant | None:
         if self._origins.anomaly_spot is None:

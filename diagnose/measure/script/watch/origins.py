@@ -42,7 +42,6 @@ class Origins:
         self.backward_calls = self.steps = 0  # of sampled steps
         self._sources = sources
         self._optimizers: dict[int, Spot] = {}
-        self._switched_off: Patches | None = None
         self.anomaly_spot: Spot | None = None  # where anomaly detection was switched on
         self._ignores_anomalies = False
 
@@ -66,8 +65,6 @@ class Origins:
             def enter(context: Any) -> Any:
                 if context._enabled:  # else one that is there switches it off, or restores that
                     note(sys._getframe(1))
-                    if self._switched_off is not None:
-                        self._switched_off.set(context, "_enabled", False)
                 return original(context)
 
             return enter
@@ -86,10 +83,6 @@ class Origins:
             return backward
 
         patches.put(torch.autograd, "backward", make)
-
-    def switch_autocast_off(self, patches: Patches) -> None:
-        """For whoever enters it from now on."""
-        patches.set(self, "_switched_off", patches)
 
     def switch_anomalies_off(self, patches: Patches) -> None:
         """Their detection, now and for whoever switches it on."""

@@ -46,6 +46,7 @@ from diagnose.measure.script.watch.prints import (
 from diagnose.measure.script.watch.where import Sources, Spot
 
 _COPIES = frozenset(("_to_copy", "copy_", "clone", "_pin_memory"))
+_LOW = frozenset((torch.float16, torch.bfloat16))
 # A buffer that is filled anew is no result that somebody computed again.
 _FILLS = frozenset(
     f"{name}{ending}"
@@ -109,6 +110,8 @@ class StepWork:
     inputs: list[tuple[float, bytes]] = field(default_factory=list)
     amounts: list[Amount] = field(default_factory=list)
     flops: Counter[str] = field(default_factory=Counter)  # by precision
+    # Of operators in fewer bits than float32: of those that only convert, and of all others.
+    low_seconds: dict[str, float] = field(default_factory=lambda: {"casts": 0.0, "others": 0.0})
 
     @property
     def rows(self) -> int:
@@ -243,6 +246,8 @@ class StepMap(Watch):
             line.large_bytes += size if size >= LARGE_BYTES else 0
             line.new_bytes += size if size >= TRIMMED_BYTES and not backward else 0
         self._note_double(line, inputs, outputs, seconds)
+        if any(each.dtype in _LOW for each in (*inputs, *outputs)):
+            self.work.low_seconds["casts" if effect.name in _COPIES else "others"] += seconds
         if effect.flops and inputs:
             precision = precision_of(self.device, effect.name, inputs[0].dtype)
             self.work.flops[precision] += effect.flops

@@ -66,12 +66,12 @@ def try_options(
     """
     with open_sides(Request((script,), arguments=tuple(arguments))) as sides:
         for change in changes:
-            session = Session(sides.with_change(change), options, show)
-            session.run()
-            yield change, session.record
+            referee = Referee(sides.with_change(change), options, show)
+            referee.run()
+            yield change, referee.record
 
 
-class Session:
+class Referee:
     """Compares two sides; `record` is what is known so far, whatever ends it."""
 
     def __init__(self, sides: Sides, options: Options, show: Show) -> None:
@@ -199,11 +199,10 @@ class Session:
             self._meter = meter
 
     def _retried(self, racer: Racer, kind: str, content: object) -> Any:
-        try:
+        with suppress(Ended):
             return racer.ask(kind, content)
-        except Ended:
-            racer.restart()
         try:
+            racer.restart()
             return racer.ask(kind, content)
         except Ended:
             raise Failed(f"{racer.copy.title} has too few steps to be timed") from None
