@@ -38,7 +38,7 @@ from tests.support.records import prove as sides
 from tests.support.records import script as seen
 from tests.support.records.batch_size import configuration, loader, probe, sweep
 from tests.support.records.experiments import compare, ended, unequal
-from tests.support.records.generation import generation_record, plan, tried
+from tests.support.records.generation import generation_record, plan
 from tests.support.records.parts import gpu, gpu_use, machine, measurement, timing
 from tests.support.records.scaling import Losses, scaling_record
 from tests.support.records.script import LINE, STEP, blocks, change, record, suspect
@@ -53,7 +53,7 @@ from tests.support.records.series import (
 )
 
 # A judge is a function with such a name or such a result, or the row of a table of rules.
-NAMES = re.compile(r"_?(judge|decide|recommend|best)(_\w+)?|gate|goals|diagnose|rank")
+NAMES = re.compile(r"_?(judge|decide|recommend|best|leaders)(_\w+)?|gate|goals|diagnose|rank")
 RESULTS = re.compile(r"\b(Finding|Verdict|Judgment|Goal|Recommendation)\b")
 TESTS = Path(__file__).parents[1]
 
@@ -69,8 +69,8 @@ def outcomes(made: Sequence[Comparison]) -> tuple[experiment.Outcome, ...]:
     return experiment.judge_all(generation_record(*made))
 
 
-def name_best(found: experiment.Outcome | None) -> str:
-    return "none" if found is None else found.comparison.key
+def name_all(found: Sequence[experiment.Outcome]) -> str:
+    return " or ".join(each.comparison.key for each in found)
 
 
 def timed(made: Comparison) -> experiment.Timed:
@@ -121,22 +121,25 @@ JUDGES: dict[str, tuple[Callable[[Any], object], Mapping[Any, Any]]] = {
         lambda family: experiment.judge_family(family, machine(0))[0].verdict,
         {"FASTER": ALONE, "INCONCLUSIVE": MANY},
     ),
-    "optimize.effects.best_change": (
-        lambda made: name_best(effects.best_change(outcomes(made))),
-        {"a": [FASTER, compare("b", 1.2)], "b": [SLOWER, compare("b", 1.2)], "none": [SAME]},
+    "optimize.effects.best_changes": (
+        lambda made: name_all(effects.best_changes(outcomes(made))),
+        {
+            "a": [FASTER, compare("b", 1.2)],
+            "b": [SLOWER, compare("b", 1.2)],
+            "a or b": [FASTER, compare("b", 1.5)],
+            "": [SAME],
+        },
     ),
-    "optimize.plans.rank": (
-        lambda made: plans.rank(outcomes(made))[0][0].comparison.key,
-        {"a": [tried("a", 1.5), tried("b", 1.2)], "b": [tried("a", 1.1), tried("b", 1.2)]},
+    "optimize.effects.leaders": (
+        lambda made: name_all(effects.leaders(outcomes(made))),
+        {"a": [FASTER, compare("b", 1.2)], "a or b": [FASTER, compare("b", 1.5)]},
     ),
-    "optimize.plans.best_plan": (
-        lambda made: name_best(
-            ((found := plans.best_plan(outcomes(made))) and found.outcome) or None
-        ),
+    "optimize.plans.best_plans": (
+        lambda made: name_all(plans.best_plans(outcomes(made))),
         {
             "plan_a": [plan("a", 1.5, "x"), plan("b", 1.2, "x")],
             "plan_b": [plan("a", 1.1, "x"), plan("b", 1.2, "x")],
-            "none": [plan("a", 0.8, "x")],
+            "": [plan("a", 0.8, "x")],
         },
     ),
     "optimize.disturbances.find_disturbances": (
@@ -167,9 +170,9 @@ JUDGES: dict[str, tuple[Callable[[Any], object], Mapping[Any, Any]]] = {
         lambda losses: recommend(scaling_record(losses), []).launcher.text,
         {"python": Losses(communication=0.6), "torchrun --nproc-per-node=2": Losses()},
     ),
-    "scaling.options.best_option": (
-        lambda made: name_best(options.best_option(outcomes(made))),
-        {"a": [FASTER], "none": [SLOWER]},
+    "scaling.options.best_options": (
+        lambda made: name_all(options.best_options(outcomes(made))),
+        {"a": [FASTER], "": [SLOWER]},
     ),
     "scaling.findings.judge_efficiency": (
         lambda losses: findings.judge_efficiency(losing(losses)).verdict,
