@@ -163,6 +163,11 @@ def test_step_counters_of_the_optimizer_are_no_synchronisation() -> None:
     assert row.syncs == 0
 
 
+def test_torch_may_lie_behind_a_link(tmp_path: Path) -> None:
+    (tmp_path / "torch").symlink_to(Path(torch.__file__).parent)
+    assert SourceLines(())._is_update(str(tmp_path / "torch" / "optim" / "sgd.py"))
+
+
 def test_in_place_and_frozen_operators() -> None:
     found = on_cpu(looping.change_in_place)
     in_place = find(found, "in place")

@@ -134,7 +134,7 @@ class SourceLines:
 
     def _is_update(self, path: str) -> bool:
         if path not in self._updates:
-            where = Path(path)
+            where = Path(path).resolve()
             self._updates[path] = any(
                 each == where or each in where.parents for each in _UPDATES_PARAMETERS
             )
