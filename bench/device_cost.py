@@ -13,16 +13,14 @@ from __future__ import annotations
 import resource
 import statistics
 import time
-from pathlib import Path
 
 import torch
 
-from bench.kept import table
+from bench.kept import REPORTS, table
 from diagnose.measure.machine.device import Device
 from diagnose.measure.script.watch.activity import RECORDED_STEPS, Recording, read_activity
 from diagnose.records.stats import hodges_lehmann
 
-ROOT = Path(__file__).resolve().parents[1]
 LIMIT_MICROSECONDS, LIMIT_SECONDS, LIMIT_MEGABYTES = 15.0, 3.0, 200.0
 OPERATORS = 400  # fewer than the queue holds, so that the host never waits for the device
 BLOCKS = 200
@@ -107,7 +105,7 @@ def main() -> None:
             *table(("<what", ">found", ">allowed"), rows),
         ]
     )
-    (ROOT / "bench" / "device_cost.md").write_text(f"{page}\n", encoding="utf-8")
+    (REPORTS / "device_cost.md").write_text(f"{page}\n", encoding="utf-8")
     print(page)
 
 

@@ -4,7 +4,7 @@
 
 Needs the machine for itself, for about a minute. A step of 100 ms that gains a fifth is proven as a
 user would prove it; then a script with hardly any work times its own steps, before, after and as a
-side of a proof. Writes what it finds to bench/prove/cost.md.
+side of a proof. Writes what it finds to reports/prove_cost.md.
 """
 
 from __future__ import annotations
@@ -19,10 +19,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from bench.kept import table
+from bench.kept import REPORTS, ROOT, table
 
-HERE = Path(__file__).resolve().parent
-ROOT = HERE.parents[1]
 LIMIT_SECONDS, LIMIT_MS = 45.0, 0.2
 STEP_SECONDS, GAIN = 0.1, 1.2
 SCRIPT = """\
@@ -114,7 +112,7 @@ Written by `python -m bench.prove.cost`, alone on {len(os.sched_getaffinity(0))}
 
 {lines}
 """
-    (HERE / "cost.md").write_text(page, encoding="utf-8")
+    (REPORTS / "prove_cost.md").write_text(page, encoding="utf-8")
     print(page)
 
 

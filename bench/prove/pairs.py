@@ -4,8 +4,9 @@
     python -m bench.prove.pairs --kind sabotaged           # twins that compute something else
     python -m bench.prove.pairs --kind equal --runs 200    # planted scripts against themselves
 
-Every answer is kept in bench/prove/pairs.json as soon as it is there; pairs.md is made of it. Equal
-pairs may run beside each other, each on cores of its own (--jobs): a neighbor is no excuse.
+Every answer is kept in reports/prove_pairs.json as soon as it is there; the page beside it is made
+of it. Equal pairs may run beside each other, each on cores of its own (--jobs): a neighbor is no
+excuse.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from pathlib import Path
 from queue import Queue
 from typing import Any, NamedTuple
 
-from bench.kept import table
+from bench.kept import REPORTS, ROOT, table
 from bench.planted.truth import CASES
 from bench.prove.rule import share_interval
 from diagnose.commands.shared.arguments import count, positive
@@ -36,7 +37,6 @@ from diagnose.measure.machine.describe import read_commit
 from diagnose.measure.twins.cases import Case, find_lines, fixed_script
 
 HERE = Path(__file__).resolve().parent
-ROOT = HERE.parents[1]
 TRAIN = HERE / "sabotage" / "train.py"
 TIMEOUT_SECONDS = 900
 LINES_OFF = 2  # as `accuracy` judges: the same statement or its neighbor
@@ -290,7 +290,7 @@ def main(words: Sequence[str] | None = None) -> None:
     add("--seconds", type=positive, default=30.0, help="that each pair is timed at most")
     add("--jobs", type=count, default=1, metavar="N", help="pairs at a time, on cores of their own")
     parser.add_argument("--again", action="store_true", help="forget the answers of this kind")
-    parser.add_argument("--output", type=Path, default=HERE / "pairs.json")
+    parser.add_argument("--output", type=Path, default=REPORTS / "prove_pairs.json")
     options = parser.parse_args(words)
     exists = options.output.exists()
     kept = json.loads(options.output.read_text(encoding="utf-8")) if exists else {}

@@ -6,7 +6,7 @@ Simulated machines whose truth is known, with spikes, drift, a busy neighbor and
 scripts whose processes differ from start to start, and scripts that slow down step by step, as
 `prove` times them; the blocks of every committed `optimize.json`, judged again; and what other bets
 would need.
-Writes what it finds to bench/prove/rule.md, with the 95 % interval of every share.
+Writes what it finds to reports/prove_rule.md, with the 95 % interval of every share.
 """
 
 from __future__ import annotations
@@ -23,14 +23,12 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from bench.kept import table
+from bench.kept import REPORTS, table
 from bench.same_code import share_interval as exact_interval
 from diagnose.commands.shared.arguments import count as whole_count
 from diagnose.records.sequential import Block, _log_odds, decide, ratio_interval
 from diagnose.records.stats import SMALLEST_MARGIN, log_ratio_interval
 
-HERE = Path(__file__).resolve().parent
-REPORTS = HERE.parents[1] / "reports"
 MOST_BLOCKS = 60
 # Of the rule that `optimize` had before this one.
 FEWEST_BLOCKS, PRECISE_SHARE = 12, 0.1
@@ -271,7 +269,7 @@ def main(words: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     text = "comparisons of two equal sides on each machine (default: %(default)s)"
     parser.add_argument("--sessions", type=whole_count, default=1700, metavar="N", help=text)
-    parser.add_argument("--output", type=Path, default=HERE / "rule.md")
+    parser.add_argument("--output", type=Path, default=REPORTS / "prove_rule.md")
     options = parser.parse_args(words)
     effects = max(1, options.sessions // 20)
     blocks = [
@@ -287,7 +285,7 @@ def main(words: Sequence[str] | None = None) -> None:
         f"Two equal scripts as `prove` times them, {effects} comparisons each, where the level of "
         "a process is drawn at its start, and where it slows down by itself. Two pairs of "
         "processes that are both off agree in their direction half of the time, so that starts may "
-        "differ by little; [pairs.md](pairs.md) tells what real scripts do:",
+        "differ by little; [pairs](prove_pairs.md) tells what real scripts do:",
         "\n".join(starts_table(effects)),
         "Which bet? The rule believes (3, 1, 0.3) that the change is the first, the middle and the "
         f"last of three. Median blocks to a proof, {effects} runs each, by how often it really is "

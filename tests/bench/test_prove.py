@@ -41,7 +41,7 @@ def test_the_simulation_writes_its_page(tmp_path: Path) -> None:
     words = ["-m", "bench.prove.rule", "--sessions", "2", "--output", str(page)]
     subprocess.run([sys.executable, *words], cwd=ROOT, check=True, timeout=120)
     text = page.read_text()
-    committed = (ROOT / "bench" / "prove" / "rule.md").read_text()
+    committed = (ROOT / "reports" / "prove_rule.md").read_text()
     headers = [line for line in text.splitlines() if line.startswith("| machine")]
     assert [line for line in committed.splitlines() if line.startswith("| machine")] == headers
 
@@ -60,9 +60,9 @@ def test_the_page_of_the_cost_says_what_was_found(
         return json.dumps({"speed": found, "equality": {"verdict": "EQUAL"}})
 
     monkeypatch.setattr(cost, "run", run)  # python -m bench.prove.cost takes a minute, alone
-    monkeypatch.setattr(cost, "HERE", tmp_path)
+    monkeypatch.setattr(cost, "REPORTS", tmp_path)
     cost.main()
-    page = (tmp_path / "cost.md").read_text()
+    page = (tmp_path / "prove_cost.md").read_text()
     assert "FASTER, 1.200 [1.150, 1.250]x after 7 blocks, results EQUAL" in page
     assert "longer by | 0.100 ms | 0.2 ms |" in page
 
