@@ -42,10 +42,10 @@ from diagnose.records.prove import (
 from diagnose.records.script import Suspect
 from diagnose.records.sequential import decide, passes_gate
 
-LINES_SECONDS = 1.5
+LINES_SECONDS = 2.5
 FEWEST_SAMPLED_STEPS = 12
 MOST_SAMPLED_STEPS = 200
-SAMPLED_TURNS = 3
+SAMPLED_TURNS = 6
 LONGEST_FIRST_BLOCK = 4
 
 Show = Callable[[str], None]
@@ -308,9 +308,11 @@ class Referee:
             for name, seconds in usual.items()
         }
         try:
+            turn = list(self._racers.items())
             for _ in range(SAMPLED_TURNS):
-                for name, racer in self._racers.items():
+                for name, racer in turn:
                     self._retried(racer, "sample", math.ceil(steps[name] / SAMPLED_TURNS))
+                turn.reverse()
             for name, racer in self._racers.items():
                 found = self._retried(racer, "lines", None)
                 self._add(**{name: _with_lines(self._known[name], racer.copy, found)})
