@@ -24,6 +24,7 @@ from diagnose.commands.shared.arguments import count
 FILE = REPORTS / "evaluated.json"
 BATCHES = (1, 2, 4, 8, 16)
 CAPS = (1, 4, 12)
+TOKENS = 16  # of an answer; without a limit random weights hardly ever end one
 LIMIT_SECONDS = 600.0
 # Of a result, with the words of the page.
 SHOWN = {
@@ -36,12 +37,12 @@ SHOWN = {
 
 def main(words: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="evaluated", description=__doc__.splitlines()[0])
-    parser.add_argument("--samples", type=count, default=64, metavar="N", help="questions of a run")
+    parser.add_argument("--samples", type=count, default=32, metavar="N", help="questions of a run")
     parser.add_argument("--size", default="small", help="of both jobs (default: %(default)s)")
     parser.add_argument("--output", type=Path, default=FILE, metavar="FILE")
     add_allow_dirty(parser)
     options = parser.parse_args(words)
-    settings = {"samples": options.samples, "size": options.size}
+    settings = {"samples": options.samples, "size": options.size, "tokens": TOKENS}
     kept = Kept(options.output, settings, allow_dirty=options.allow_dirty)
     for verb, value in runs()[len(kept.entries) :]:
         kept.add({"verb": verb, "value": value, **measure(verb, value, settings)})
@@ -61,7 +62,8 @@ def measure(verb: str, value: int, settings: Settings) -> dict[str, Any]:
         if verb == "profile-accuracy":
             own = ["--max-crops-list", value, "--batch-size", BATCHES[-1], "--output", output]
             output.parent.mkdir()
-        own += ["--device", "cpu", "--size", settings["size"], "--num-samples", settings["samples"]]
+        own += ["--device", "cpu", "--size", settings["size"], "--max-tokens", settings["tokens"]]
+        own += ["--num-samples", settings["samples"]]
         subprocess.run(
             [sys.executable, "-m", "diagnose", verb, *map(str, own)],
             cwd=ROOT,

@@ -29,7 +29,7 @@ ROOT = Path(__file__).resolve().parents[1]
 CROPS_MEGABYTES = "640"
 RANKS_MEGABYTES = "1100"
 CROPS = ("1", "4", "8", "12", "13", "16", "24", "36")
-FEW_CROPS = ("1", "4", "12")
+FEW_CROPS = ("4", "12")
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,10 @@ PARTS = (
         "vqa-crops",
         "batch_size",
         2,
-        ("-m", "diagnose", "batch-size", "--workload", "vqa", "--max-crops-list", *FEW_CROPS),
+        (
+            *("-m", "diagnose", "batch-size", "--workload", "vqa", "--max-crops-list", *FEW_CROPS),
+            *("--memory-limit", CROPS_MEGABYTES),
+        ),
     ),
     Part(
         "",
