@@ -35,7 +35,7 @@ def test_the_answer_names_the_gain_the_wrong_forms_and_the_whole() -> None:
     # Nine times on a part of a step is less than 1.6 times on the whole of it.
     assert re.search(r"single change is apply_prompt: 1\.60\d+ \[.*\]x per training step", text)
     assert "wrong as published: apply_prompt" in text
-    assert re.search(r"; all together: 2\.30\d+ \[.*\]x, FASTER", text)
+    assert re.search(r"all changes together: 2\.30\d+ \[.*\]x, FASTER", text)
 
 
 def test_the_answer_claims_nothing_that_is_not_proven() -> None:
@@ -49,7 +49,7 @@ def test_the_answer_claims_nothing_that_is_not_proven() -> None:
     )
     assert text.startswith("No single change is proven to be faster; ")
     assert "not equal: dynamic_mask, all_together" in text
-    assert "; all together: NOT_EQUAL" in text
+    assert "all changes together: NOT_EQUAL" in text
     assert "Not measured: torch_compile" in text
     assert text.endswith("The run was not finished.")
 

@@ -6,7 +6,13 @@ from collections.abc import Sequence
 
 from diagnose.analyze.optimize import series_causes
 from diagnose.analyze.optimize.disturbances import find_disturbances, find_unreached
-from diagnose.analyze.optimize.effects import best_changes, either, leaders, locate
+from diagnose.analyze.optimize.effects import (
+    ALL_TOGETHER,
+    best_changes,
+    either,
+    leaders,
+    locate,
+)
 from diagnose.analyze.optimize.experiment import Outcome, judge_all
 from diagnose.analyze.optimize.ladder import climb, judge_ladder
 from diagnose.analyze.optimize.launches import most_repeated
@@ -162,8 +168,12 @@ def _together(record: OptimizeRecord, outcomes: Sequence[Outcome]) -> list[str]:
         if not plans:
             return ["no plan is proven to be faster with the same answers"]
         return [f"the best plan that keeps the answers is {either(plans)}"]
-    whole = [each for each in combined(record, outcomes) if each.verdict != "SKIPPED"]
-    return [f"{each.comparison.title.lower()}: {_whole(each)}" for each in whole]
+    found = []
+    for each in combined(record, outcomes):
+        form = each.comparison.key.removeprefix(ALL_TOGETHER).replace("_", " in ")
+        if each.verdict != "SKIPPED":
+            found.append(f"all changes together{form}: {_whole(each)}")
+    return found
 
 
 def _whole(outcome: Outcome) -> str:
