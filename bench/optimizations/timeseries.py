@@ -202,6 +202,23 @@ OPTIMIZATIONS = (
         tolerance=REORDERED,
         obstacle=lambda lab: "" if lab.device.type == "cuda" else "CUDA graphs exist on CUDA only",
     ),
+    # The ladder puts together what gains here; this is there also where nothing is certain to.
+    _learning(
+        "all_together",
+        "The guide's settings together, without the compiler",
+        ("as it was", {}),
+        (
+            "batch 256, 8 workers, TF32 on GPUs that have it, gradients dropped, evaluation on the "
+            "device",
+            {
+                **MORE_WORKERS,
+                "batch_size": 256,
+                "tf32": True,
+                "set_to_none": True,
+                "evaluate_on_device": True,
+            },
+        ),
+    ),
 )
 TREATMENT = Treatment(
     OPTIMIZATIONS,

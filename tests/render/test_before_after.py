@@ -28,6 +28,11 @@ def cells(record: OptimizeRecord) -> dict[str, list[str]]:
     return {row[0]: row[1:] for row in rows}
 
 
+def factor(record: OptimizeRecord) -> float:
+    """Of the speed."""
+    return float(cells(record)["samples/s"][2].split()[0])
+
+
 def whole(key: str, scope: str, **facts: str) -> Comparison:
     """Twice as fast, with a reading of everything that a GPU can be asked."""
     made = compare(key, 2.0, scope=scope, watts=(200.0, 300.0), peaks=(4e9, 3e9))
@@ -45,7 +50,7 @@ def whole(key: str, scope: str, **facts: str) -> Comparison:
 )
 def test_speed_power_utilization_and_memory_are_there_for_every_job(record: OptimizeRecord) -> None:
     found = cells(record)
-    assert float(found["samples/s"][2].split()[0]) == pytest.approx(2, rel=0.01)
+    assert factor(record) == pytest.approx(2, rel=0.01)
     assert found["GPU power"][:3] == ["200 W", "300 W", "1.500x"]
     assert found["power ÷ limit"][2] == "1.500x"
     assert found["utilization"][:3] == ["30 %", "80 %", "2.667x"]
@@ -81,6 +86,10 @@ def test_a_whole_that_was_not_timed_says_why_and_shows_no_number() -> None:
     assert cells(changed) == {}
     assert text(optimize_record(compare("apply_prompt", 2.0))) == ""
     assert text(series_record(batch(256, 1.4))) == ""
+    epoch = compare("all_together", 1.3, scope="training epoch")
+    assert factor(series_record(epoch)) == pytest.approx(1.3, rel=0.01)
+    climbed = series_record(epoch, rungs=[rung("no_workers", 1.5)])
+    assert factor(climbed) == pytest.approx(1.5, rel=0.01)
 
 
 def test_the_plan_that_is_recommended_is_the_one_that_is_shown() -> None:

@@ -17,9 +17,9 @@ from diagnose.analyze.optimize.effects import (
     ALL_TOGETHER,
     PARTS,
     PASS,
-    STEP,
     fact_of,
     is_bundle,
+    is_whole,
     leaders,
     starts_elsewhere,
     widest,
@@ -86,7 +86,7 @@ def best_plans(outcomes: Sequence[Outcome]) -> list[Outcome]:
 def combined(record: OptimizeRecord, outcomes: Sequence[Outcome]) -> list[Outcome]:
     """What is recommended together against nothing of it, each timed as a whole.
 
-    The best plans; else the last step of the ladder; else all changes of a training step.
+    The best plans; else the last step of the ladder; else all changes of a step or an epoch.
     """
     plans = [each for each in outcomes if PARTS in each.comparison.facts]
     if plans:
@@ -95,8 +95,7 @@ def combined(record: OptimizeRecord, outcomes: Sequence[Outcome]) -> list[Outcom
     whole = [
         each
         for each in outcomes
-        if each.comparison.key.startswith(ALL_TOGETHER)
-        and STEP in each.comparison.scope.split(" / ")
+        if each.comparison.key.startswith(ALL_TOGETHER) and is_whole(each.comparison)
     ]
     return climb(record)[-1:] or whole
 
