@@ -18,9 +18,11 @@ _ENTITIES = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;"})
 # Renderers that turn bare addresses and @names into links read the source text.
 _AUTOLINK = re.compile(r"(?<=[a-z]):(?=//)|(?<=www)\.", re.IGNORECASE)
 _MENTION = re.compile(r"@(?=\w)")
-# A name with an underscore is one of code: kv_cache, no_sync(), use_cache=False, --batch_size.
-_NAME = re.compile(
-    r"(?<![\w`./:@-])((?=[\w./-]*_)[./-]{0,2}\w[\w./-]*(?<=\w)(?:\(\)|=[\w.]*\w|:\d+)?)(?![\w`])"
+# A name with an underscore is one of code: kv_cache, no_sync(), use_cache=False, --batch_size; and
+# so are plain words in backticks.
+_CODE = re.compile(
+    r"((?<!`)`[\w./:=(),+-][\w ./:=(),+-]*`(?!`)"
+    r"|(?<![\w`./:@-])(?=[\w./-]*_)[./-]{0,2}\w[\w./-]*(?<=\w)(?:\(\)|=[\w.]*\w|:\d+)?(?![\w`]))"
 )
 # A numeric interval followed by nothing that could make it a link reads better unescaped.
 _INTERVAL = re.compile(r"\\\[(-?[\d.]+, -?[\d.]+)\\\](?![(\[:\\])")
@@ -52,8 +54,10 @@ def clean(text: str) -> str:
 
 def escape(text: str) -> Markup:
     """Safe inside a table cell, a list item or a paragraph; names of code become code."""
-    pieces = _NAME.split(clean(text))
-    return Markup("".join(f"`{each}`" if i % 2 else _defuse(each) for i, each in enumerate(pieces)))
+    pieces = _CODE.split(clean(text))
+    pieces[::2] = map(_defuse, pieces[::2])
+    pieces[1::2] = [f"`{each.strip('`')}`" for each in pieces[1::2]]
+    return Markup("".join(pieces))
 
 
 def _defuse(text: str) -> str:

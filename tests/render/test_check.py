@@ -177,7 +177,8 @@ def make_project(folder: Path) -> Path:
     (folder / "bench" / "code.py").write_text("one")
     who = ("-c", "user.name=a", "-c", "user.email=a@example.org", "-c", "commit.gpgsign=false")
     for words in (("init", "-q"), ("add", "."), ("commit", "-q", "-m", "one")):
-        subprocess.run(["git", "-C", str(folder), *who, *words], check=True, capture_output=True)
+        command = ["git", "-C", str(folder), *who, *words]
+        subprocess.run(command, check=True, capture_output=True, timeout=60)
     return folder
 
 

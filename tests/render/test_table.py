@@ -145,7 +145,7 @@ def test_escaped_text_has_no_bare_special_character(text: str) -> None:
     for safe in (escape(text), escape(escape(text))):
         assert not re.search(r"[<>]", safe)
         rest = re.sub(r"\\[\\`*_\[\]|~$]", "", safe)
-        rest = re.sub(r"`[\w./():=-]+`", "", rest)
+        rest = re.sub(r"`[\w ./:=(),+-]+`", "", rest)
         assert not re.search(r"[\\`*_\[\]|~$]", rest)
         assert "\n" not in safe
         safe.encode()
@@ -165,6 +165,8 @@ def test_escaped_text_has_no_bare_special_character(text: str) -> None:
         ("https://e.vil www.e.vil", "https&#58;//e.vil www&#46;e.vil"),
         ("2.2 @ 3 GHz @me", "2.2 @ 3 GHz @&#8203;me"),
         ("use kv_cache, no_sync().", "use `kv_cache`, `no_sync()`."),
+        ("needs `run --ddp a_b`, `", r"needs `run --ddp a_b`, \`"),
+        ("``x`` `a|b`", r"\`\`x\`\` \`a\|b\`"),
         ("a/b_c.py:12 by --max_x=0.5: NOT_EQUAL", "`a/b_c.py:12` by `--max_x=0.5`: `NOT_EQUAL`"),
         ("@a_b http://e.vil/a_b `a_b", r"@&#8203;a\_b http&#58;//e.vil/a\_b \`a\_b"),
     ],
