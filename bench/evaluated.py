@@ -92,7 +92,8 @@ def answer(settings: Settings, entries: Sequence[Entry]) -> str:
         for each in entries
     ]
     titles = ("<command", "<changed", *(f">{each}" for each in SHOWN.values()))
-    return "\n".join(table(titles, rows))
+    told = "One run each, without an interval; the weights are random, so that no score is high."
+    return "\n".join([told, "", *table(titles, rows)])
 
 
 def _name(entry: Entry) -> str:

@@ -91,7 +91,7 @@ PARTS = (
         ),
     ),
     Part(
-        "dgca",
+        "dgca-ranks",
         "batch_size",
         3,
         (

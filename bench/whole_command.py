@@ -163,13 +163,16 @@ def answer(settings: Settings, entries: Sequence[Entry]) -> str:
     """The verdict, and in what its command is not that of the report."""
     changed = [(f"`{name}`", why.format(**settings)) for name, why in CHANGED.items()]
     rows = "\n".join(table(("<option of the report", "<here"), changed))
-    return f"{summarize(settings, entries)}.\n\n{rows}"
+    where = (
+        "On the CPU, over gloo, with one thread for each rank: what GPUs gain is not decided here."
+    )
+    return f"{summarize(settings, entries)}. {where}\n\n{rows}"
 
 
 def judge(low: float | None, high: float | None) -> str:
     if low is None or high is None or low <= 1 <= high:
         return "not decided"
-    return "CONFIRMED" if low > 1 else "REFUTED"
+    return "faster here" if low > 1 else "slower here"
 
 
 PAGE = Page(

@@ -10,10 +10,10 @@ from diagnose.analyze import derive
 from diagnose.analyze.units import percent
 from diagnose.records.batch_size import (
     AS_IT_IS,
+    REFUSED_BY_MEMORY,
     BatchSizeRecord,
     Configuration,
     MemoryLine,
-    ProbeStatus,
     crops_factor,
     fit_memory,
     largest_fitting,
@@ -25,8 +25,6 @@ from diagnose.records.stats import FEWEST_FOR_INTERVAL, Interval, log_ratio_inte
 
 # Less than this of the best throughput is worth another batch size.
 KEEP_SHARE = 0.95
-# Only these refuse a batch for its memory: whatever fails or hangs may do so for another reason.
-BY_MEMORY: tuple[ProbeStatus, ...] = ("out of memory", "over the limit", "spills")
 
 
 @dataclass(frozen=True)
@@ -159,7 +157,8 @@ def find_doubt(configuration: Configuration, largest: int) -> str:
 
 def smallest_refused(configuration: Configuration) -> int | None:
     """The smallest batch that the memory refused; None if none was."""
-    return smallest_failing([p for p in configuration.probes if p.status in BY_MEMORY])
+    known = (p for p in configuration.probes if p.fits or p.status in REFUSED_BY_MEMORY)
+    return smallest_failing(list(known))
 
 
 def sweep_rows(configuration: Configuration) -> tuple[Row, ...]:

@@ -32,6 +32,8 @@ ProbeStatus = Literal[
     "failed",
     "hung",
 ]
+# Whatever fails or hangs may do so for another reason.
+REFUSED_BY_MEMORY: tuple[ProbeStatus, ...] = ("out of memory", "over the limit", "spills")
 
 
 @dataclass(frozen=True)
@@ -143,5 +145,8 @@ def largest_fitting(probes: Sequence[Probe]) -> int:
 
 
 def smallest_failing(probes: Sequence[Probe]) -> int | None:
-    """None if everything that was tried fits."""
-    return min((p.batch for p in probes if not p.fits), default=None)
+    """None if everything fits that was tried; here, too, a fresh process has the last word."""
+    proven = max((p.batch for p in probes if p.fresh and p.fits), default=0)
+    return min(
+        (p.batch for p in probes if not p.fits and (p.fresh or p.batch > proven)), default=None
+    )

@@ -208,7 +208,7 @@ JUDGES: dict[str, tuple[Callable[[Any], object], Mapping[Any, Any]]] = {
     ),
     "bench.whole_command.judge": (
         lambda ends: whole_command.judge(*ends),
-        {"CONFIRMED": (1.1, 1.2), "REFUTED": (0.8, 0.9), "not decided": (0.9, 1.1)},
+        {"faster here": (1.1, 1.2), "slower here": (0.8, 0.9), "not decided": (0.9, 1.1)},
     ),
     "bench.same_code.summarize": (
         lambda wrong: "compatible" in same_code.summarize([QUICK] * wrong + [EQUAL] * 60),

@@ -100,7 +100,14 @@ JUDGED: list[tuple[str, RunRecord, str, str]] = [
         "no permission",
     ),
     ("no_fast_half", slow_half(), "cause", "mixed precision minus full precision: 264"),
-    ("no_fast_half", run_record(ceilings_stage(half=10e12)), "cause", "9.99 TFLOP/s"),
+    # One of the two types is emulated, and the step was timed in the other one.
+    ("no_fast_half", run_record(ceilings_stage(half=10e12)), "excluded", "9.99 TFLOP/s"),
+    (
+        "no_fast_half",
+        run_record(ceilings_stage(half=10e12), stage("precision", status="failed", reason="no")),
+        "cause",
+        "9.99 TFLOP/s",
+    ),
     ("padding", run_record(padding_share=0.30), "excluded", "30 %"),
     ("padding", run_record(padding_share=0.31), "cause", "31 %"),
     ("padding", unknown_data(), "cannot tell", "the file was not given"),

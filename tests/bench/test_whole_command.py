@@ -65,7 +65,7 @@ def test_the_commands_are_those_of_the_report() -> None:
 
 
 @pytest.mark.parametrize(
-    ("recommended", "verdict"), [(0.5, "CONFIRMED"), (2.0, "REFUTED"), (1.0, "not decided")]
+    ("recommended", "verdict"), [(0.5, "faster here"), (2.0, "slower here"), (1.0, "not decided")]
 )
 def test_the_verdict_is_that_of_its_blocks(recommended: float, verdict: str) -> None:
     blocks = [
@@ -115,7 +115,7 @@ def keep(folder: Path, commit: str = "abc") -> Path:
     blocks = [{"original": 1 + n / 100, "control": 1.0, "recommended": 0.5} for n in range(12)]
     path.write_text(json.dumps({"settings": {**SETTINGS, "commit": commit}, "entries": blocks}))
     assert keeping.main(["--reports", str(folder)]) == 0
-    assert "CONFIRMED" in path.with_suffix(".md").read_text()
+    assert "faster here" in path.with_suffix(".md").read_text()
     return path
 
 
@@ -127,7 +127,7 @@ def test_a_page_must_say_what_its_record_says(
     path = keep(tmp_path)
     assert keeping.main(check) == 0
     page = path.with_suffix(".md")
-    page.write_text(page.read_text().replace("CONFIRMED", "REFUTED"))
+    page.write_text(page.read_text().replace("faster here", "slower here"))
     assert keeping.main(check) == 1
     assert "differs from its record" in capsys.readouterr().err
     keep(tmp_path, "abc-dirty")

@@ -81,15 +81,19 @@ def test_a_whole_that_was_not_timed_says_why_and_shows_no_number() -> None:
     skipped = ended("all_together_fp16", "skipped", "this processor emulates float16")
     record = optimize_record(compare("all_together", 2.0), skipped)
     assert "SKIPPED: this processor emulates float16." in text(record)
-    changed = generation_record(plan("b", 2.0, "batch_double", changed=3))
-    assert "`OTHER_ANSWERS`" in text(changed)
-    assert cells(changed) == {}
     assert text(optimize_record(compare("apply_prompt", 2.0))) == ""
     assert text(series_record(batch(256, 1.4))) == ""
     epoch = compare("all_together", 1.3, scope="training epoch")
     assert factor(series_record(epoch)) == pytest.approx(1.3, rel=0.01)
     climbed = series_record(epoch, rungs=[rung("no_workers", 1.5)])
     assert factor(climbed) == pytest.approx(1.5, rel=0.01)
+
+
+def test_a_plan_that_changes_answers_shows_its_time_and_is_not_called_faster() -> None:
+    changed = generation_record(plan("b", 2.0, "batch_double", changed=3))
+    assert "`OTHER_ANSWERS`: the sides give different answers" in text(changed)
+    assert "FASTER" not in text(changed)
+    assert factor(changed) == pytest.approx(2, rel=0.01)
 
 
 def test_the_plan_that_is_recommended_is_the_one_that_is_shown() -> None:

@@ -54,6 +54,12 @@ def test_the_answer_claims_nothing_that_is_not_proven() -> None:
     assert text.endswith("The run was not finished.")
 
 
+def test_a_change_of_which_one_scope_failed_is_not_called_unmeasured() -> None:
+    part = replace(ended("torch_compile", "failed", "it raised"), scope="forward")
+    assert "Not measured: torch_compile (forward) (" in said(compare("torch_compile", 1.5), part)
+    assert "Not measured: torch_compile (see" in said(part)
+
+
 def row(text: str, start: str) -> list[str]:
     """The cells of the first table row that starts so."""
     found = next(line for line in text.split("\n") if line.startswith(f"| {start}"))

@@ -49,9 +49,18 @@ def _ended(
     outcomes: Sequence[Outcome], verdicts: Sequence[str], severity: flags.Severity, words: str
 ) -> list[Finding]:
     ended = [each for each in outcomes if each.verdict in verdicts]
-    names = ", ".join(dict.fromkeys(each.name for each in ended))
     evidence = [
         f"{each.name}, {each.comparison.scope}: {each.verdict}: {each.reason}" for each in ended
     ]
-    sentence = f"{words}: {names}."
+    sentence = f"{words}: {name_each(ended, outcomes)}."
     return [Finding("ended", "flag", severity, sentence, "; ".join(evidence))] if ended else []
+
+
+def name_each(ended: Sequence[Outcome], outcomes: Sequence[Outcome]) -> str:
+    """Once; with its scope where the same change was timed in another one."""
+    timed = {each.name for each in outcomes if each.timed is not None}
+    names = (
+        f"{each.name} ({each.comparison.scope})" if each.name in timed else each.name
+        for each in ended
+    )
+    return ", ".join(dict.fromkeys(names))

@@ -151,13 +151,14 @@ def _no_fast_half(suspect: Suspect, record: RunRecord) -> Finding | None:
     cost = derive.stage_difference(record, "precision")
     if cost is not None and cost.seconds.ends is not None:
         text = f"mixed precision minus full precision: {cost_text(cost)}"
+        # A whole step decides: a slow type is no cause where another one is the device's own.
         if cost.seconds.ends[0] > 0:
-            slow.append(text)
-        elif cost.seconds.ends[1] < 0:
-            fast.append(text)
-    if slow:
-        return suspect.cause("; ".join(slow))
-    return suspect.excluded("; ".join(fast)) if fast else None
+            return suspect.cause("; ".join([*slow, text]))
+        if cost.seconds.ends[1] < 0:
+            return suspect.excluded("; ".join([text, *fast, *slow]))
+    if fast:
+        return suspect.excluded("; ".join([*fast, *slow]))
+    return suspect.cause("; ".join(slow)) if slow else None
 
 
 def _low_compute(suspect: Suspect, record: RunRecord) -> Finding | None:

@@ -11,6 +11,7 @@ from diagnose.measure.batch_size.search import LARGEST_BATCH, MOST_SHARE
 from diagnose.measure.session import Refused
 from diagnose.records.batch_size import (
     AS_IT_IS,
+    REFUSED_BY_MEMORY,
     UNDER_DDP,
     Estimate,
     Probe,
@@ -29,6 +30,8 @@ LEAST_GROWTH = 1.25
 SWEEP_SLACK = 1.25
 # Two points at neighbouring batches say little about the slope.
 LEAST_SPAN = 3
+# Fresh processes: where they go on contradicting the search, it ends without an exact answer.
+MOST_FRESH = 8
 # The tiles of a 4:3 picture change at these caps only.
 MAX_CROPS = (1, 2, 4, 6, 8, 12, 13)
 
@@ -198,18 +201,21 @@ def _fastest_steps(probes: Sequence[Probe]) -> dict[int, float]:
 
 
 def choose_confirmation(probes: Sequence[Probe]) -> int | None:
-    """What a fresh process must still try: the answer, and what lies between if it refutes it."""
+    """What a fresh process must still try: the answer, the batch above it that was refused where
+    others had left their memory behind, and what lies between if it contradicts either."""
     largest, failing = largest_fitting(probes), smallest_failing(probes)
     if largest == 0:
         return None
-    fresh = [probe for probe in probes if probe.fresh]
-    if not any(probe.fits and probe.batch == largest for probe in fresh):
+    fresh = {probe.batch: probe.fits for probe in probes if probe.fresh}
+    if not fresh.get(largest):
         return largest
-    fitted = {probe.batch for probe in probes if probe.fits}
-    refuted = any(not probe.fits and probe.batch in fitted for probe in fresh)
-    if refuted and failing is not None and failing - largest > 1:
-        return (largest + failing) // 2
-    return None
+    if failing == largest + 1:
+        refused = [p for p in probes if p.batch == failing and p.status in REFUSED_BY_MEMORY]
+        return failing if refused and failing not in fresh else None
+    disagree = any(p.batch in fresh and p.fits != fresh[p.batch] for p in probes)
+    if not disagree or len(fresh) >= MOST_FRESH:
+        return None
+    return largest + 1 if failing is None else (largest + failing) // 2
 
 
 def explain_stop(

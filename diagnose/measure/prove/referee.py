@@ -42,7 +42,7 @@ from diagnose.records.prove import (
 from diagnose.records.script import Suspect
 from diagnose.records.sequential import decide, passes_gate
 
-LINES_SECONDS = 2.5
+LINES_SECONDS = 1.5
 FEWEST_SAMPLED_STEPS = 12
 MOST_SAMPLED_STEPS = 200
 SAMPLED_TURNS = 6

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from diagnose.analyze import derive
 from diagnose.analyze.optimize.effects import STEP, fact_of, find, waiting_shares
-from diagnose.analyze.optimize.experiment import Outcome
+from diagnose.analyze.optimize.experiment import Outcome, time_ratio
 from diagnose.analyze.optimize.ladder import climb
 from diagnose.analyze.optimize.plans import combined
 from diagnose.analyze.units import BYTES, MILLISECONDS, PERCENT, PLAIN, TIMES, Unit, scale
@@ -53,10 +53,12 @@ def _both_sides(record: OptimizeRecord, outcomes: Sequence[Outcome], whole: Outc
     change = whole.comparison
     reason = f": {whole.reason}" if whole.reason else ""
     said = f"{change.before_text} → {change.after_text}. {whole.verdict}{reason}."
-    if whole.timed is None or change.before is None or change.after is None:
+    # Where the answers change on purpose nothing is faster, but the time is known.
+    speedup = time_ratio(change) if whole.timed is None else whole.timed.speedup
+    if speedup is None or change.before is None or change.after is None:
         return [prose(said)]
     sides = change.before, change.after
-    rows = _speeds(whole, sides, whole.timed.speedup, _batch_sizes(record, outcomes))
+    rows = _speeds(whole, sides, speedup, _batch_sizes(record, outcomes))
     unknown: dict[str, list[str]] = {}
     for name, read, unit in _READ:
         first, second = (read(side) for side in sides)

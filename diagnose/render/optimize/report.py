@@ -5,11 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from diagnose.analyze.optimize import series_causes
-from diagnose.analyze.optimize.disturbances import find_disturbances, find_unreached
+from diagnose.analyze.optimize.disturbances import (
+    find_disturbances,
+    find_unreached,
+    name_each,
+)
 from diagnose.analyze.optimize.effects import (
     ALL_TOGETHER,
     best_changes,
     either,
+    is_proven_equal,
     leaders,
     locate,
 )
@@ -124,9 +129,9 @@ def answer(record: OptimizeRecord, outcomes: Sequence[Outcome]) -> str:
     """The largest proven gain, what is wrong as published, and what all of it brings."""
     parts = [_largest(outcomes), *_together(record, outcomes), *_wrong(outcomes)]
     text = "; ".join(parts) + "."
-    broken = [each.name for each in outcomes if each.verdict in ("FAILED", "INVALID")]
+    broken = [each for each in outcomes if each.verdict in ("FAILED", "INVALID")]
     if broken:
-        text += f" Not measured: {', '.join(dict.fromkeys(broken))} (see the flags)."
+        text += f" Not measured: {name_each(broken, outcomes)} (see the flags)."
     if find_unreached(record) or not record.complete:
         text += " The run was not finished."
     return text
@@ -161,8 +166,11 @@ def _together(record: OptimizeRecord, outcomes: Sequence[Outcome]) -> list[str]:
         steps = climb(record)
         if not steps:
             return ["nothing could be put on top of another"]
-        names = ", ".join(each.comparison.key for each in steps)
-        return [f"together ({names}): {_whole(steps[-1])}"]
+        keys = [each.comparison.key for each in steps]
+        proven = {each.comparison.key for each in outcomes if is_proven_equal(each)}
+        differing = ", ".join(key for key in keys if key not in proven)
+        remark = f", but the results may differ by {differing}" if differing else ""
+        return [f"together ({', '.join(keys)}): {_whole(steps[-1])}{remark}"]
     if find_plans(outcomes):
         plans = [f"{each.comparison.title}: {_whole(each)}" for each in best_plans(outcomes)]
         if not plans:

@@ -210,7 +210,15 @@ def test_time_bounds_the_search_and_lets_it_grow(probes: list[Probe], ceiling: i
 def test_a_fresh_process_confirms_or_searches_on() -> None:
     made = [probe_made(1, fresh=True), probe_made(2), probe_made(20), probe_made(21, False)]
     assert choose_confirmation(made) == 20
-    assert choose_confirmation([*made, probe_made(20, fresh=True)]) is None
+    confirmed = [*made, probe_made(20, fresh=True)]
+    assert choose_confirmation(confirmed) == 21, "it was refused beside what others had left"
+    assert choose_confirmation([*confirmed, probe_made(21, False, fresh=True)]) is None
+    more = [*confirmed, probe_made(40, False), probe_made(21, fresh=True)]
+    assert (largest_fitting(more), smallest_failing(more)) == (21, 40), "fresh ones decide"
+    assert choose_confirmation(more) == 30
+    assert choose_confirmation([*confirmed, probe_made(21, fresh=True)]) == 22
+    others = [replace(each, status="failed") if not each.fits else each for each in confirmed]
+    assert choose_confirmation(others) is None, "memory did not refuse it"
     refuted = [*made, probe_made(20, False, fresh=True)]
     assert choose_confirmation(refuted) == largest_fitting(refuted) == 2, "fresh ones decide"
     between = [*refuted, probe_made(2, fresh=True)]
