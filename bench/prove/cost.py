@@ -80,7 +80,7 @@ def main() -> None:
         text = SCRIPT.replace("UNITS", f"round({GAIN} * units)")
         (folder / "before.py").write_text(text, encoding="utf-8")
         none, some = (float(run(folder, "after.py", count, "100")) for count in ("0", "100"))
-        units = round(100 * (1e3 * STEP_SECONDS - none) / (some - none))
+        units = round(100 * (1e3 * STEP_SECONDS / GAIN - none) / (some - none))
         began = time.monotonic()
         speed = prove(folder, units)
         seconds = time.monotonic() - began
