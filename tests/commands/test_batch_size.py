@@ -210,7 +210,9 @@ def test_all_ranks_agree_on_the_smallest(tmp_path: Path, fakegpu_env: dict[str, 
     refused = [p["reason"] for p in probes if p["status"] != "fits"]
     assert refused
     assert all(reason.startswith("rank 1: ") for reason in refused)
-    assert [(p["batch"], p["status"]) for p in probes] == [(1, "fits"), (2, "out of memory")]
+    refusal = (2, "out of memory")
+    found = [(p["batch"], p["status"], p["fresh"]) for p in probes]
+    assert found == [(1, "fits", True), (*refusal, False), (*refusal, True)]
 
 
 def test_a_rank_that_dies_is_named_by_the_other(
