@@ -56,6 +56,13 @@ def test_only_memory_makes_an_answer_exact(status: ProbeStatus) -> None:
     assert judge(configuration(probes=again)).is_exact, "then the memory refused it too"
 
 
+def test_what_a_fresh_process_overrules_bounds_nothing() -> None:
+    refused = probe(25, limit=24)  # beside what earlier probes had left
+    fresh = [probe(batch, fresh=True) for batch in (24, 25, 26)]
+    found = judge(configuration(probes=(probe(1), probe(24), refused, *fresh)))
+    assert (found.largest, found.is_exact) == (25, True)
+
+
 def test_without_intervals_nothing_is_proven() -> None:
     found = judge(configuration(sweep=sweep(slots=2)))
     assert (found.knee, found.use) == (None, 8), "the point estimates still say something"

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any, NoReturn
 
 import pytest
 import torch
 
 from bench.dgca.model import ORIGINAL
+from bench.optimizations import dgca_data
 from bench.optimizations.dgca_lab import build_exact_model
 from diagnose.measure.jobs import load
 from diagnose.measure.optimize.experiment import prove
@@ -86,3 +89,20 @@ def test_gradients_are_compared_in_training_mode_without_dropout() -> None:
     model = build_exact_model(lab("dgca"), ORIGINAL)
     assert model.training
     assert not any(part.p for part in model.modules() if isinstance(part, torch.nn.Dropout))
+
+
+def test_prefetching_never_times_the_start_of_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Many short epochs fit into a slot of one side, and hardly one into the other's."""
+    kept: list[bool] = []
+
+    def stop(lab: object, *rows: int, **options: Any) -> NoReturn:
+        kept.append(options["persistent_workers"])
+        raise LookupError
+
+    monkeypatch.setattr(dgca_data, "_loader", stop)
+    lab: Any = SimpleNamespace(size=SimpleNamespace(batch_size=1))
+    (tried,) = (each for each in dgca_data.OPTIMIZATIONS if each.key == "loader_prefetch")
+    for side in (tried.before, tried.after):
+        with pytest.raises(LookupError):
+            side.outcome(lab)
+    assert kept == [True, True]

@@ -3,7 +3,6 @@ from __future__ import annotations
 import json
 import os
 import platform
-import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,6 +18,7 @@ from diagnose.measure.machine.environment import choose_environment
 from diagnose.records.codec import dumps, from_dict, to_dict
 from diagnose.records.header import HIDDEN, Machine
 from tests.measure.conftest import Stub
+from tests.support.cli import git
 from tests.support.nvml_stub import run_python
 
 SECRETS = {
@@ -163,12 +163,6 @@ def test_a_kernel_release_is_cut_to_its_numbers(release: str, shown: str) -> Non
     assert machine.describe_system("Linux", release, "x86_64") == shown
 
 
-def git(path: Path, *arguments: str) -> str:
-    who = ("-c", "user.name=a", "-c", "user.email=a@example.org", "-c", "commit.gpgsign=false")
-    words = ["git", "-C", str(path), *who, *arguments]
-    return subprocess.run(words, check=True, capture_output=True, text=True, timeout=60).stdout
-
-
 def make_repository(path: Path) -> str:
     git(path, "init", "--quiet")
     (path / "reports").mkdir()
@@ -176,7 +170,7 @@ def make_repository(path: Path) -> str:
     (path / "code.py").write_text("one")
     git(path, "add", ".")
     git(path, "commit", "--quiet", "-m", "one")
-    return git(path, "rev-parse", "--short=12", "HEAD").strip()
+    return git(path, "rev-parse", "--short=12", "HEAD")
 
 
 def test_a_commit_is_dirty_if_code_differs_and_not_if_a_report_does(tmp_path: Path) -> None:

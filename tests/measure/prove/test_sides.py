@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 import tempfile
 from pathlib import Path
 
@@ -56,17 +54,8 @@ def test_two_commits_are_worktrees_with_the_data(repository: Path) -> None:
 
 
 def git_worktrees(repository: Path) -> list[str]:
-    clean = {name: each for name, each in os.environ.items() if name != "GIT_DIR"}
-    done = subprocess.run(
-        ["git", "worktree", "list"],
-        cwd=repository,
-        env=clean,
-        check=True,
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
-    return done.stdout.splitlines()
+    # Named, because a test sets GIT_DIR to something else.
+    return git(repository, "--git-dir", ".git", "worktree", "list").splitlines()
 
 
 def test_a_submodule_is_linked(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
